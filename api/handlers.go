@@ -31,7 +31,7 @@ const (
 	kubernetesMinor = "37"
 )
 
-// readyPoll is the interval at which Ready is asked during a wait for it.
+// readyPoll is the interval at which a request that waits for readiness calls Backend.Ready.
 const readyPoll = 50 * time.Millisecond
 
 // bodyGrace bounds the time in which the client may send the rest of the body of a refused request: net/http reads it before it closes the
@@ -159,7 +159,7 @@ func (s *Server) wait(r *http.Request, q wire.WaitQuery) (none wire.Status, err 
 	return none, fmt.Errorf("not %s: %v", q.For, err)
 }
 
-// why returns why the appliance is not synced, as the end of a message; "" if there is no reason. err is the error of the wait.
+// why returns the reason for which a wait failed, as the end of a message; "" if there is none. err is the error of the wait.
 func (s *Server) why(err error) string {
 	switch st := s.backend.Status(); {
 	case !errors.Is(err, context.DeadlineExceeded):
@@ -310,8 +310,8 @@ type Endpoint struct {
 	handler func(*Server) http.Handler
 }
 
-// Answer returns the endpoint that answers a route with the result of a function of its parameters. An error that is no *wire.Failure is
-// answered 503.
+// Answer returns the endpoint that answers a route with the result of calling answer with the query parameters. An error other than a *wire.Failure
+// results in status 503.
 func Answer[Query, A any](at wire.Route[Query, A], answer func(r *http.Request, q Query) (A, error)) Endpoint {
 	return Handle(at.Operation, func(w http.ResponseWriter, r *http.Request) {
 		if q, ok := parameters(w, r, at); ok {
@@ -321,9 +321,9 @@ func Answer[Query, A any](at wire.Route[Query, A], answer func(r *http.Request, 
 	})
 }
 
-// Stream returns the endpoint that answers a route with values, one a line. A watch or a trace sends each as it comes. An error before the
-// first value is answered as by Answer; after it the connection is closed in the middle of the answer, so that a client does not take it
-// for complete.
+// Stream returns the endpoint that answers a route with a sequence of values, one a line. A watch or a trace sends each value as it comes. An error
+// before the first value is answered as by Answer. After a later error the connection is closed without the end of the response, so that the client
+// detects that it is incomplete.
 func Stream[Query, Value any](at wire.Route[Query, Value], answer func(r *http.Request, q Query, each func(Value) error) error) Endpoint {
 	return Endpoint{at.Operation, func(s *Server) http.Handler {
 		return s.streaming(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -476,7 +476,7 @@ const awayRetry = 5
 // applyPath is the path of a batch of objects, which Config.Objects answers.
 const applyPath = "/svcctl/v1/apply"
 
-// changesObjects reports whether a request is to change objects that all boxes of a fleet have.
+// changesObjects reports whether a request would change the objects of the whole fleet, or another state that its boxes share.
 func changesObjects(r *http.Request) bool {
 	switch r.Method {
 	case http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete:

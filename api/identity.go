@@ -34,8 +34,8 @@ func withPeer(ctx context.Context, conn net.Conn) context.Context {
 	return ctx
 }
 
-// identify puts the user of each request into its context. A request with an invalid token is
-// answered 401 at once, also for what needs no token.
+// identify puts the user of each request into its context. A request with an invalid token gets 401, even if its path needs no token. A request for
+// impersonation gets 403.
 func (s *Server) identify(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if asks, who := impersonates(r); asks {
@@ -100,7 +100,8 @@ func serveFor(user auth.User, w http.ResponseWriter, r *http.Request, h http.Han
 	h.ServeHTTP(w, r.WithContext(ctx))
 }
 
-// bearerToken returns the token that a request shows; "" when it shows none.
+// bearerToken returns the bearer token in the Authorization header of a request, or "" without that header. Another kind of authorization is an
+// error.
 func bearerToken(r *http.Request) (string, error) {
 	header := r.Header.Get("Authorization")
 	if header == "" {
@@ -143,7 +144,7 @@ func needs(role auth.Role, h http.Handler) http.Handler {
 	})
 }
 
-// leaves lets leaves and admins through to h. Readers may not read all that is in commits.
+// leaves serves requests of leaf boxes and admins with h, and refuses others. Readers are refused because commits contain more than they may read.
 func leaves(h http.Handler) http.Handler {
 	admins := needs(auth.Admin, h)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -203,8 +204,8 @@ const maxTokenRequest = 4 << 10
 // noTLS is the error message for a request that needs a TLS listener, on a box without one.
 const noTLS = "the API is not served over TLS: start `svcctl serve` with --listen, as 127.0.0.1:6443"
 
-// token answers /svcctl/v1/token: POST gives a token, DELETE revokes all of them. Both are for
-// clients on the unix socket: a token that leaked must not be good for another one.
+// token answers /svcctl/v1/token: POST issues a token, DELETE revokes all tokens. Both are served only on the unix socket, so that a leaked token
+// cannot be exchanged for another one.
 func (s *Server) token(w http.ResponseWriter, r *http.Request) {
 	switch _, local := peerFrom(r.Context()); {
 	case !local:

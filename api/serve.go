@@ -341,7 +341,8 @@ func refuse(conn net.Conn) {
 	_, _ = io.CopyN(io.Discard, conn, maxHeaderBytes) // until the client hangs up
 }
 
-// admit adds a connection, and returns the one to close in its place, if any.
+// admit adds a connection. If the listener is full, or the remote host has its share, admit removes the connection (of that host in the latter case)
+// that has waited longest for a request, and returns it for the caller to close. If none waits, it returns false and adds nothing.
 func (l *limitListener) admit(conn net.Conn) (evicted net.Conn, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -465,8 +466,8 @@ func isWatch(r *http.Request) bool {
 	return asked && values[0] != "0" && values[0] != "false"
 }
 
-// streaming replaces the time limits of the whole request and response, for requests that may be large. The request body gets limits.objects, and
-// each write of the response limits.write.
+// streaming replaces the time limits of the whole request and response, because either may be large. Reading the request body may take
+// limits.objects; there is no limit for long-running requests. Each write of the response may take limits.write.
 func (s *Server) streaming(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		rc := http.NewResponseController(w)

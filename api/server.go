@@ -157,8 +157,8 @@ func (s *Server) Listen() (net.Listener, error) {
 	return ln, nil
 }
 
-// Serve answers requests on the socket until ctx is done, closes it, and returns nil once
-// the requests under way are finished, or cut after 2 s.
+// Serve answers requests on the socket until ctx is done. Then it closes the socket, waits up to shutdownTimeout for the requests in progress, cuts
+// the rest, and returns nil.
 func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 	return s.limits.serve(ctx, ln, s.Handler(), s.log, s.cfg.Panicked)
 }
@@ -353,8 +353,8 @@ func listenUnix(path string, access socketAccess) (net.Listener, error) {
 	return ln, nil
 }
 
-// lockSocket keeps two servers that start at the same moment from removing each other's socket. It waits for the lock until atMost has passed. It
-// locks a file of its own, and not the directory, which any user that may read it could lock too. unlock removes the file and so releases the lock.
+// lockSocket keeps two servers that start at the same moment from removing each other's socket. It waits at most atMost for the lock. It locks a
+// separate file, because a lock on the directory could be taken by any user with read access to it. unlock removes the file, which releases the lock.
 func lockSocket(path string, atMost time.Duration) (unlock func(), err error) {
 	name := path + ".lock"
 	for end := time.Now().Add(atMost); ; time.Sleep(lockRetry) {

@@ -179,7 +179,7 @@ func newMember(o *opened, at *claimed, held *previousView, slices *control.Endpo
 	return m
 }
 
-// newCluster returns the controller of cluster objects. In a fleet all boxes would write the same objects, except for their Nodes.
+// newCluster returns the controller of cluster objects. On a leaf it passes the Node of this box to a core box, which stores it.
 func newCluster(o *opened, at *claimed) *control.ClusterObjects {
 	of := o.cfg.ClusterObjects()
 	if o.cfg.IsLeaf() {
@@ -194,8 +194,8 @@ func newCluster(o *opened, at *claimed) *control.ClusterObjects {
 	return control.NewClusterObjects(of, o.store, at.hosts)
 }
 
-// shown returns the store from which the loop plans. While a trial that ended is not rolled back in the fleet yet, that is a copy without
-// the changes of the trial (previousView).
+// shown returns the store from which the loop plans. It is a copy without the changes of a trial (see previousView) while the trial has ended but is
+// not rolled back in the fleet yet.
 func (a *assembly) shown() *store.Store { return cmp.Or(a.held.objects(), a.store) }
 
 // listeners are the listeners of the appliance, except for those of the relay.
@@ -390,8 +390,8 @@ func (a *assembly) hostFor(cfg *config.Config, facts *node.Facts) reconcile.Host
 	return host
 }
 
-// settle frees memory that only startup needs. It waits until the copies of manifest files are on disk and seals them, so that the watcher
-// can drop their content, and packs the store.
+// settle frees memory that only startup needs. It waits until the copies of manifest files are on disk and marks them as valid (see seal), so that
+// the watcher can drop the content of these files. It then packs the store.
 func (a *assembly) settle(ctx context.Context) {
 	if err := a.store.LastGood().Flush(); err != nil {
 		a.log.Debug("copies of files are not kept yet", "err", err) // the watcher tries it again, and logs it

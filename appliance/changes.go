@@ -44,7 +44,8 @@ func (c changes) endpoints() []api.Endpoint {
 	}
 }
 
-// inLoop runs do between two iterations of the loop, and returns after the next iteration. In a fleet it runs do at once, without files.
+// inLoop calls `do` between two iterations of the loop, and returns after the next iteration. In a fleet it calls `do` at once, with the zero
+// manifest.Files.
 func (c changes) inLoop(ctx context.Context, do func(manifest.Files) error) error {
 	if c.member != nil { // it waits for etcd, and is about no files
 		return failureOf(do(manifest.Files{}))

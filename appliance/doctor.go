@@ -75,7 +75,7 @@ func nodeFindings(c *config.Config, settings *checkup.Facts) []checkup.Finding {
 	return []checkup.Finding{checkup.ExamineBridges(settings, facts.Bridges()), checkup.ExamineDocker(facts.Bridges()), rangeFinding(c, &facts)}
 }
 
-// UplinkFinding returns the finding about VIPs with replies that leave by another uplink than the one in the VIP's network.
+// UplinkFinding returns the finding about VIPs with replies that leave by an uplink other than the one whose network contains the VIP.
 func UplinkFinding(vips []netip.Addr) checkup.Finding {
 	const check = "uplinks"
 	list, err := node.MisroutedReplies(vips)
@@ -123,8 +123,8 @@ func kernelFindings(serving bool) (findings []checkup.Finding, served int, adopt
 	return append(findings, otherInstance(k, serving, served), otherRules(k)), served, adopting
 }
 
-// otherInstance returns the finding about another svcctl that serves in this network namespace. served is the number of addresses and ports
-// in the kernel.
+// otherInstance returns the finding about svcctl processes that serve in this network namespace. serving reports whether one responds on the
+// configured socket. served is the number of addresses and ports in the kernel.
 func otherInstance(k *kernel.Conn, serving bool, served int) checkup.Finding {
 	const check = "instance"
 	switch held, err := k.SentinelHeld(); {

@@ -79,7 +79,8 @@ func countFast(a *assembly) {
 	})
 }
 
-// fastFinding returns the finding about flowtables: those of other programs, and those of this box.
+// fastFinding returns the checkup's finding about flowtables. It lists the flowtables of other programs (foreign) or, if there are none, the
+// interfaces in this box's own flowtables (have). It returns nil if there are neither. err is the error of reading foreign.
 func fastFinding(foreign []kernel.ForeignFlowtable, err error, have nft.Ruleset) []checkup.Finding {
 	const check = "fast-path"
 	if err != nil {

@@ -64,7 +64,7 @@ const (
 // waiting is the backend of the API while a box waits for its fleet.
 type waiting struct{ *reconcile.Board }
 
-// Status returns the status with a problem that has the reason for the wait.
+// Status returns the status with a single problem. The message of the problem is the reason for the wait.
 func (w waiting) Status() wire.Status {
 	s := w.Board.Status()
 	s.Problems = []wire.Problem{{Reason: "Fleet" + s.Fleet.State, Severity: wire.SeverityError, Message: s.Reason}}
@@ -255,7 +255,7 @@ func (m *member) goneSince(box string) time.Time {
 	return time.Time{}
 }
 
-// FleetBox returns the report of a box in the type of the API. For a box that is away Since is zero, as it could not report that.
+// FleetBox converts the report of a box to the type of the API. Since is zero for an absent box, as such a box cannot report when its absence began.
 func FleetBox(b *fleet.Box) wire.FleetBox {
 	w := wire.FleetBox{
 		Name: b.Box, Zone: b.Zone, Version: b.Version, State: string(b.State), Accepted: b.Accepted, Programmed: b.Programmed,
@@ -299,12 +299,12 @@ func (k sharedKeys) Tokens() (id string, key []byte) { return k.SharedKey(fleet.
 // CA returns the CA of the API's certificates, with its ID.
 func (k sharedKeys) CA() (id string, key []byte) { return k.SharedKey(fleet.CAKey) }
 
-// ReplaceTokens replaces the key that signs tokens, if the current one has the ID before.
+// ReplaceTokens replaces the key that signs tokens. It returns fleet.ErrReplaced if the ID of the current key is not before.
 func (k sharedKeys) ReplaceTokens(ctx context.Context, before string, key []byte) error {
 	return k.ReplaceKey(ctx, fleet.TokenKey, before, key)
 }
 
-// ReplaceCA replaces the CA of the API's certificates, if the current one has the ID before.
+// ReplaceCA replaces the CA of the API's certificates. It returns fleet.ErrReplaced if the ID of the current CA is not before.
 func (k sharedKeys) ReplaceCA(ctx context.Context, before string, key []byte) error {
 	return k.ReplaceKey(ctx, fleet.CAKey, before, key)
 }

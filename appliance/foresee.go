@@ -262,8 +262,8 @@ func (p *foreseer) replaceFiles(r *rehearsal, dir string, body []byte, plan *wir
 	return nil
 }
 
-// sourceIn returns the name of the source that a directory of this box is in its fleet; "" without a fleet. It is an error if another box
-// reads the source.
+// sourceIn returns the name that the fleet uses for the manifests in a directory of this box (the source), or "" without a fleet. It returns an error
+// if this box does not read that source.
 func (m *member) sourceIn(dir string, objects *store.Store) (source string, err error) {
 	if m == nil {
 		return "", nil
@@ -320,7 +320,7 @@ func given(before, after object.Object) (values []string) {
 	return values
 }
 
-// valuesOf returns, in words, the addresses and node ports that a Service holds; none for nil.
+// valuesOf returns the addresses and node ports of a Service, each as a text such as "cluster IP 10.0.0.1". It returns nil for nil.
 func valuesOf(svc *object.Service) (values []string) {
 	if svc == nil {
 		return nil
@@ -460,7 +460,8 @@ func notes(files map[string]*manifest.File) (list []manifest.Problem) {
 	return list
 }
 
-// atField returns a problem with the line and column of its field instead of those of its object.
+// atField returns q with the line and column of its field in place of those of its object. It returns q unchanged if q has no field, or its object is
+// not in files.
 func atField(files map[string]*manifest.File, q manifest.Problem) manifest.Problem {
 	file := files[q.File]
 	if file == nil || q.Field == "" {

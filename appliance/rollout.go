@@ -192,7 +192,7 @@ func rolloutOf(r *rollout.Rollout, objects *store.Store) wire.Rollout {
 	return w
 }
 
-// rolloutIn returns the pending rollout, or the last one if none is pending. is is false if there has never been one.
+// rolloutIn returns the pending rollout, or the last one if none is pending. It returns false if there has never been one.
 func rolloutIn(objects *store.Store) (state rollout.State, is bool) {
 	of, is := objects.Pending(pending.Staged)
 	return rollout.StateOf(of), is

@@ -186,9 +186,10 @@ func hasTables(k *kernel.Conn) bool {
 }
 
 const (
-	// startRoom is, during the start, the heap size in bytes below which no garbage is collected, and the garbage between two collections while up to
-	// 128 MiB are live (10,000 Services). Collections while the heap grows from 4 MiB would free little; later ones keep the peak below twice the
-	// live heap. From 200 MiB on, the limit is twice the live heap: half as much garbage would cost 50,000 Services a fifth more CPU time.
+	// startRoom has two uses during the start. It is the heap size in bytes below which no garbage is collected, and the garbage between two
+	// collections while up to 128 MiB are live (10,000 Services). Collections while the heap grows from 4 MiB would free little; later ones keep the
+	// peak below twice the live heap. From 200 MiB on, a collection begins at twice the live heap: collecting at half as much garbage would take a
+	// fifth more CPU time with 50,000 Services.
 	startRoom = 64 << 20
 	// steadyRoom is the garbage in bytes between two collections after the start. A change makes less than 0.1 MiB of garbage, and a
 	// collection takes some 0.7 ms for each MiB in use.

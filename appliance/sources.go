@@ -58,7 +58,8 @@ func sourceDirs(cfg *config.Config) (dirs []sources.Dir) {
 	return dirs
 }
 
-// files returns what stores the files of manifest directories in a fleet. It returns nil without a fleet; the reconcile loop then stores them.
+// files returns the reconcile.Files that stores the files of manifest directories in a fleet. It returns nil without a fleet; the reconcile loop then
+// stores the files itself.
 func (m *member) files() reconcile.Files {
 	if m == nil {
 		return nil
@@ -92,7 +93,8 @@ func (m *member) named() func([]wire.Source) {
 	}
 }
 
-// holdRemovals returns the decisions of the guard hold about removals. In a fleet a file is named SOURCE:path in r; the guard gets the local path.
+// holdRemovals calls the guard hold for the removals in r, and returns a function that returns its decision for a file. In a fleet a file is named
+// SOURCE:path in r; the guard gets the local path.
 func holdRemovals(cfg *config.Config, hold store.RemovalGuard, r store.Removals) func(string) store.Decision {
 	dirs := map[string]string{}
 	for _, d := range sourceDirs(cfg) {

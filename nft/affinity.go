@@ -53,8 +53,8 @@ func (p *compiledPort) client(field Field) []Field {
 	return []Field{field}
 }
 
-// members returns the definition of the set of a pool's endpoints. A client is stored only if its endpoint is in this set: a removed endpoint may
-// still answer earlier connections.
+// members returns the definition of the set of a pool's endpoints. A client is stored only if its endpoint is in this set, because a removed endpoint
+// may still answer earlier connections.
 func (p *compiledPort) members(pool Pool) Set {
 	return Set{Name: "members" + pools[pool].qualifier + "/" + p.ID, Key: dataEndpoint}
 }
@@ -88,7 +88,7 @@ func (p *compiledPort) remember(fe *Frontend) string {
 	return prefixRemember + fe.poolsText() + "/" + p.ID
 }
 
-// poolsText returns the part of a chain's name for the pools of a frontend's clients.
+// poolsText returns the part of a chain's name that identifies the pools of a frontend.
 func (fe *Frontend) poolsText() string {
 	switch {
 	case fe.Internal.Pool != fe.External.Pool:
@@ -214,8 +214,8 @@ const (
 	byAnswer                 // an answer of the endpoint: stores into the affinity map
 )
 
-// note returns the rules that store a client of the frontend with its endpoint. They use the map of the pool that selected the endpoint, and the maps
-// of both pools if the endpoint is in both. end is the verdict after a rule that makes the remaining ones unnecessary.
+// note returns the rules that store a client of the frontend with its endpoint. They add it to the map of the pool that selected the endpoint, or to
+// the maps of both pools if the endpoint is in both. A rule after which no other rule is needed ends with the verdict end.
 //
 //	ip saddr . th sport @both-pools/default/web update @affinity-local/default/web { ... }
 //	ip saddr . th sport @members/default/web update @affinity/default/web { ip daddr timeout 3h : ip saddr . th sport }
@@ -354,7 +354,7 @@ func (p *compiledPort) noteForOthers(by noting) (rules []Rule) {
 // an address from a packet, and a number from the rule: so there is a set of addresses for each number that
 // endpoints of a port have, mostly one, and a rule.
 
-// remembersWith returns the other ports of all for which the endpoints of this port's clients are stored too (AffinityOptions.WholeService).
+// remembersWith returns the ports in all, other than p, for which a client of p is stored with its endpoint too (AffinityOptions.WholeService).
 func (p *compiledPort) remembersWith(all []*compiledPort) (others []*compiledPort) {
 	if p.Affinity == 0 || !p.AffinityOptions.WholeService {
 		return nil
@@ -367,7 +367,7 @@ func (p *compiledPort) remembersWith(all []*compiledPort) (others []*compiledPor
 	return others
 }
 
-// number returns the definition of the set of addresses of those endpoints of a pool that have this port number.
+// number returns the definition of the set that holds the addresses of a pool's endpoints with this port number.
 func (p *compiledPort) number(pool Pool, port uint16) Set {
 	return Set{Name: "members" + pools[pool].qualifier + "-" + strconv.Itoa(int(port)) + "/" + p.ID, Key: []Type{TypeAddr}}
 }
@@ -442,7 +442,7 @@ func (p *compiledPort) onlySYN(f *fragment, to Verdict) Verdict {
 }
 
 // idleRules returns the rules of a chain whose name begins with the name of a timeout object, or with the prefix for chains that accept only SYN
-// packets. is is false for other chains.
+// packets. It returns false for other chains.
 //
 //	chain idle-tcp-60/masquerade-always {
 //		ct timeout set "idle-tcp-60"
@@ -526,7 +526,7 @@ func (t *tableState) idleChains() []Chain {
 	return []Chain{{Name: chainInput, Hook: HookInput, Priority: PrioritySrcNAT, Rules: rules}}
 }
 
-// useTimeouts adds by (1 or -1) to the use counts of the timeouts in a fragment.
+// useTimeouts adds the argument by (1 or -1) to the use counts of the timeouts in a fragment.
 func (t *tableState) useTimeouts(f *fragment, by int) {
 	for _, timeout := range f.timeouts {
 		name := timeout.Name()

@@ -12,8 +12,8 @@ import (
 // picked at random.
 const MaxTableEndpoints = 4096
 
-// tableSizes holds the numbers of slots by the size of the pool. For a pool of at most endpoints endpoints, a table by weights has weigh slots in
-// each level, and a table by hashes has hash slots.
+// tableSizes holds the numbers of slots by the size of the pool. A row applies to pools whose size is at most its field endpoints. weigh is the
+// number of slots in each level of a table by weights, hash the number of slots of a table by hashes.
 var tableSizes = [...]struct{ endpoints, weigh, hash int }{
 	{16, 64, 256},
 	{64, 256, 1024},
@@ -36,8 +36,8 @@ func (sp *ServicePort) Weight(pool Pool, ap netip.AddrPort) uint32 {
 	return 1
 }
 
-// competitors returns the identities and weights that compete for the slots of a pool: those of its endpoints, followed by those of the refused share
-// if there is one (Refused).
+// competitors returns the identities and weights that compete for the slots of a pool: one of each for every endpoint, followed by one for the
+// refused share if there is one (Refused).
 func (sp *ServicePort) competitors(pool Pool) (ids []uint64, weights []uint32) {
 	ids = endpointIDs(sp.Pools[pool])
 	for _, ap := range sp.Pools[pool] {
@@ -95,8 +95,9 @@ func (sp *ServicePort) hashed(slots []uint16) *table {
 	return &table{form, slots}
 }
 
-// divided returns a table by hashes for the port's Backends. The slots of a backend depend only on the shares of the backends. They are divided among
-// the backend's endpoints, so that added or removed endpoints move no client of another backend. The slots of a backend without endpoints are holes.
+// divided returns a table by hashes for the port's Backends. The slots of a backend depend only on the shares of the backends. The slots of a backend
+// are divided among its endpoints, so added or removed endpoints move no client of another backend. The slots of a backend without endpoints are
+// holes.
 func (sp *ServicePort) divided(pool Pool) *table {
 	backends := sp.Backends[pool]
 	ids, shares := make([]uint64, len(backends)), make([]uint32, len(backends))
@@ -145,8 +146,8 @@ func (sp *ServicePort) divided(pool Pool) *table {
 // drawn reports whether slots of a pool's table are drawn at random.
 func (sp *ServicePort) drawn() bool { return sp.Balance == Random || sp.Balance == LeastConnection }
 
-// TableSlots returns the number of slots of the refused share, which come first, and of the endpoints in a pool's LeastConnection table. Both are 0
-// if the pool has no table.
+// TableSlots returns numbers of slots in a pool's LeastConnection table: refused for the refused share, whose slots come first, and slots for the
+// endpoints. Both are 0 if the pool has no table.
 func (sp *ServicePort) TableSlots(pool Pool) (refused, slots int) {
 	ids, weights := sp.competitors(pool)
 	for _, s := range tableSizes {
@@ -249,9 +250,9 @@ func (sp *ServicePort) givenTable(pool Pool) *table {
 	return nil
 }
 
-// weigh returns the slots of a table by weights. Each of the size slots of the first level gets 1/size of the connections. The fractions of shares
-// beyond whole slots become holes. If there are any, a second level of size slots divides the holes by these fractions, so that shares are exact to
-// 1/size² per hole.
+// weigh returns the slots of a table by weights. Each of the size slots of the first level gets 1/size of the connections. An endpoint gets as many
+// slots as its share has whole slots; the slots that are left are holes. If shares have fractions, a second level of size slots divides the
+// connections that hit a hole by these fractions, so that shares are exact to 1/size² per hole.
 //
 // The first slot is a hole only if a share is refused: packets that drew two holes, or found no slot during a change, look up the first slot. The
 // refused share, last in weights and ids, has no slot in the first level, and holes in the second.
@@ -310,8 +311,8 @@ func preferred(endpoints []netip.AddrPort, fe *Frontend) netip.AddrPort {
 }
 
 // Choice returns a function that maps a client to the endpoint of its new connections to a frontend. The function returns the zero AddrPort and true
-// if the connections are refused, and false if the client does not determine the endpoint (such as Random, RoundRobin and LeastConnection). With
-// Maglev the result depends on the client's port too.
+// if the connections are refused. It returns false if the client does not determine the endpoint, as with Random, RoundRobin and LeastConnection.
+// With Maglev the result depends on the client's port too.
 func (sp *ServicePort) Choice(fe *Frontend, pool Pool) func(client netip.AddrPort) (netip.AddrPort, bool) {
 	endpoints := sp.Pools[pool]
 	always := func(ap netip.AddrPort, ok bool) func(netip.AddrPort) (netip.AddrPort, bool) {
@@ -392,7 +393,7 @@ func (sp *ServicePort) Reachable(fe *Frontend) []netip.AddrPort {
 	return fe.ofBoth(func(pool Pool) []netip.AddrPort { return sp.among(sp.Pools[pool], fe) })
 }
 
-// ofBoth returns the union of the results of endpoints for the frontend's pools of inside and outside clients.
+// ofBoth calls endpoints for the pool of inside clients and for the pool of outside clients of the frontend, and returns the union of the results.
 func (fe *Frontend) ofBoth(endpoints func(Pool) []netip.AddrPort) []netip.AddrPort {
 	inside := endpoints(fe.Internal.Pool)
 	if fe.External.Pool == fe.Internal.Pool {

@@ -107,8 +107,8 @@ func (o ForgetData) op() Family     { return o.Family }
 func (o CapTimeouts) op() Family    { return o.Family }
 
 // Transition changes one ruleset into another, by the transactions that Stages returns. After Apply every packet is treated as in the new ruleset.
-// Cleanup, when it is not empty, then removes chains and sets that nothing refers to any more; they are apart because kernels before 6.2 may refuse
-// (EBUSY) to delete a chain in the transaction that removes the last reference to it.
+// Cleanup, when it is not empty, then removes chains and sets that nothing refers to any more; the two are separate because kernels before 6.2 may
+// refuse (EBUSY) to delete a chain in the transaction that removes the last reference to it.
 type Transition struct {
 	Apply, Cleanup Batch
 	// Forget lists the ForgetData operations of Apply. They are repeated after Apply, because a packet in flight during its commit may add an
@@ -189,8 +189,8 @@ func (t *tableState) settleAddresses() {
 	}
 }
 
-// elements appends to list the elements that the address a needs in the sets of VIPs, idle VIPs, inside-only and original addresses, by the counts of
-// u, and returns the extended list.
+// elements appends to list the elements that the address a with the use counts u needs in the sets of VIPs, idle VIPs, inside-only and original
+// addresses. It returns the extended list.
 func (u addressUses) elements(a netip.Addr, list []placed) []placed {
 	key := AddrKey(a)
 	if u.frontends > 0 {
@@ -283,8 +283,8 @@ func (x *forgotten) op(f Family) ForgetData {
 // element, during which no other program can change the ruleset.
 const stageElements = 100_000
 
-// Stages returns the transactions that carry out a transition, in order: Apply and Cleanup, without empty ones. A large Apply is split into several,
-// of which only the last one affects packets. If they are interrupted, a new Transition can make the remaining changes.
+// Stages returns the transactions that carry out a transition, in order: Apply and Cleanup, unless they are empty. A large Apply is split into
+// several, of which only the last one affects packets. If they are interrupted, a new Transition can make the remaining changes.
 func (t *Transition) Stages() []Batch {
 	var stages []Batch
 	switch {

@@ -32,7 +32,7 @@ func NewCompiler() *Compiler {
 	return c
 }
 
-// remembering identifies a Service port with a change in the chain that adds its affinity entries.
+// remembering identifies a Service port for which the chain that adds its affinity entries has changed.
 type remembering struct {
 	family Family
 	id     string
@@ -49,14 +49,14 @@ func changedRemembers(b *Batch) map[remembering]bool {
 	return changed
 }
 
-// Load replaces the box and all Services by those of s.
+// Load replaces the box and all Services with the contents of s.
 func (c *Compiler) Load(s State) Transition {
 	var tr Transition
 	c.load(s, &tr)
 	return tr
 }
 
-// load replaces the box and all Services by those of s and, if tr is not nil, appends the operations of the change to tr.
+// load replaces the box and all Services with the contents of s and, if tr is not nil, appends the operations of the change to tr.
 func (c *Compiler) load(s State, tr *Transition) {
 	changes := maps.Clone(s.Services)
 	if changes == nil {
@@ -83,7 +83,7 @@ func (c *Compiler) Update(box *Box, changes map[string][]ServicePort) Transition
 const manyServices = 64
 
 // Foresee returns the Transition that Update would return, with Dropped set. It makes the change and reverts it, so the Compiler stays as it is.
-// before holds the current ports of the Services in changes, which must not be changed.
+// before holds the current ports of the Services in changes; the caller must not change them.
 func (c *Compiler) Foresee(box *Box, changes map[string][]ServicePort) (tr Transition, before map[string][]ServicePort) {
 	was, had := c.box, make(map[string][]*compiledPort, len(changes))
 	before = make(map[string][]ServicePort, len(changes))
@@ -167,9 +167,9 @@ func (c *Compiler) exchange(box *Box, touched []string, set func(name string), t
 	}
 }
 
-// dependents returns, sorted, the Services with elements that may change when box replaces c.box. If only addresses and interfaces differ, these are
-// the changed Services, and the Services with an endpoint at an address that was added or removed; tableState.finish updates everything else that
-// depends on addresses and interfaces. Otherwise they are all Services.
+// dependents returns, sorted, the Services with elements that may change when box replaces c.box. If only addresses, interfaces and the flowtable
+// (Fast) differ, it returns the changed Services and the Services with an endpoint at an address that was added or removed; tableState.finish updates
+// everything else that depends on these fields. Otherwise it returns all Services.
 func (c *Compiler) dependents(box *Box, changes map[string][]ServicePort) []string {
 	was := c.box
 	was.LocalAddresses, was.NodePortAddresses, was.Interfaces, was.Owned, was.Fast = box.LocalAddresses, box.NodePortAddresses, box.Interfaces, box.Owned, box.Fast
@@ -414,14 +414,14 @@ var (
 		limitedMaps{setNPLimitedBy, limitedMap{setNPLimited, chainNPLimited}, limitedMap{setNPLimitedOutside, chainNPLimitedOutside}}}
 )
 
-// limitedMaps names the maps for frontends with limits. The map named by leads to the chain that checks the limits; inside and outside hold the
-// verdicts for packets of inside and outside clients within the limits.
+// limitedMaps names the maps for frontends with limits. The field by names the map whose verdicts lead to the chain that checks the limits. inside
+// and outside name the maps with the verdicts for packets of inside and outside clients within the limits.
 type limitedMaps struct {
 	by              string
 	inside, outside limitedMap
 }
 
-// limitedMap is a map of verdicts for frontends with limits, and the chain that looks into it.
+// limitedMap is a map of verdicts for frontends with limits, and the chain that looks up its elements.
 type limitedMap struct{ set, chain string }
 
 // masquerade returns the name of the postrouting chain for frontends of an SNAT class; "" if none of their clients is masqueraded.

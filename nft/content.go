@@ -109,8 +109,8 @@ func Compile(s State) Ruleset {
 	return c.Ruleset()
 }
 
-// Adopt loads the whole State as a change of have, the ruleset that is in the kernel: endpoints with a slot in have keep it. The Transition leads
-// from have to the ruleset of the State.
+// Adopt loads the State as a change of the ruleset have, which is in the kernel. An endpoint with a slot in have keeps that slot. The Transition
+// leads from have to the ruleset of the State.
 func (c *Compiler) Adopt(have Ruleset, s State) Transition {
 	if len(have) == 0 {
 		return c.Load(s)
@@ -141,7 +141,7 @@ func (c *Compiler) Adopt(have Ruleset, s State) Transition {
 // the reason that was counted (Refuses). Packets without an element are counted by named counters, in rules
 // that only refused packets reach.
 
-// The reasons for which packets are refused or dropped are the names of counters.
+// The names of counters. Each counts the packets that are refused or dropped for one reason.
 const (
 	RefusedNoEndpoint   = "no-endpoint"        // packets to a frontend without an endpoint for the client
 	RefusedNoSuchPort   = "no-such-port"       // packets to a port of a VIP that no Service has
@@ -175,13 +175,13 @@ func IsCounted(set string) bool {
 	return false
 }
 
-// on returns the definition of a set for a box: with counters if box.Counters is set and the set is one that counts.
+// on returns s as it is defined for a box: with counters if box.Counters is set and IsCounted(s.Name).
 func (s Set) on(box *Box) Set {
 	s.Counted = box.Counters && IsCounted(s.Name)
 	return s
 }
 
-// counted returns the statements then, preceded by the counter of reason if the box has counters.
+// counted returns the statements in then. If the box has counters, the counter named reason comes before them.
 func (b *Box) counted(reason string, then ...Statement) []Statement {
 	if !b.Counters {
 		return then
@@ -189,7 +189,8 @@ func (b *Box) counted(reason string, then ...Statement) []Statement {
 	return append([]Statement{Counter{reason}}, then...)
 }
 
-// setCounters sets the names of the table's counters if the box has counters: all Refusals, but those of limits only while a Service port has limits.
+// setCounters sets the names of the table's counters: Refusals if the box has counters, otherwise none. The counters of limits are left out while no
+// Service port has limits.
 func (t *tableState) setCounters(box *Box) {
 	t.counters = nil
 	if t.exists && box.Counters {

@@ -233,7 +233,7 @@ func (d *tableDiff) superfluous(have *Table, want *content, found map[string]int
 	}
 }
 
-// put records all, the change of a set's elements, under the set's name.
+// put stores all, the change of one set's elements, in changes under the name of the set.
 func put(changes *map[string]*elementChange, all *elementChange) {
 	if *changes == nil {
 		*changes = map[string]*elementChange{}
@@ -255,8 +255,8 @@ func record(m map[string]*elementChange, s Set, e Element) map[string]*elementCh
 	return m
 }
 
-// appendTo appends the operations: additions first, because elements and rules
-// refer to them, deletions last, because elements and rules referred to them.
+// appendTo appends the operations: additions first, because elements and rules refer to them, and deletions last, because deleted elements and rules
+// referred to them.
 func (d *tableDiff) appendTo(tr *Transition) {
 	slices.SortFunc(d.newSets, func(a, b Set) int { return cmp.Compare(a.Name, b.Name) })
 	byName := func(a, b Chain) int { return cmp.Compare(a.Name, b.Name) }

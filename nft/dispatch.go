@@ -84,7 +84,7 @@ func (t *tableState) byClient(f Family, box *Box, key []Field, m *frontendMaps) 
 	return append(rules, Rule{inside})
 }
 
-// insideChain returns the chain that lets clients inside pass and drops the packets of all others.
+// insideChain returns the chain that lets inside clients pass and drops the packets of all others.
 func insideChain(box *Box) Chain {
 	letIn := Verdict{Kind: Return}
 	return Chain{Name: chainInside, Rules: []Rule{
@@ -95,7 +95,8 @@ func insideChain(box *Box) Chain {
 	}}
 }
 
-// vipChains returns the chains for packets to a VIP that match no frontend: the box itself answers echo requests and refuses everything else.
+// vipChains returns the chains for packets to a VIP that match no frontend: the box itself answers echo requests, as Box.Ping selects, and refuses
+// everything else.
 func (t *tableState) vipChains(f Family, box *Box) []Chain {
 	var rules []Rule
 	var chains []Chain
@@ -306,8 +307,8 @@ func (t *tableState) setNodeAddresses(addrs []netip.Addr) {
 	t.nodeAddrs = addrs
 }
 
-// setElements makes elements the whole content of a set that describes the box. It works in the order of keys, because nft lists the ranges of a set
-// in the order in which they were added.
+// setElements replaces the elements of a set that describes the box. It works in the order of keys, because nft lists the ranges of a set in the
+// order in which they were added.
 func (t *tableState) setElements(set string, elements Elements) {
 	for _, key := range sortedKeys(t.box[set]) {
 		if _, ok := elements[key]; !ok {
@@ -322,8 +323,9 @@ func (t *tableState) setElements(set string, elements Elements) {
 	t.box[set] = elements
 }
 
-// sourceNAT returns the frontend's verdict in postrouting. It leads to the chain that stores the affinity of new clients, if the port has affinity,
-// or to a chain that masquerades clients or not. It returns false if no element is needed, because the rules of clusterIPs have the same effect.
+// sourceNAT returns the frontend's verdict in postrouting. If the port has affinity, it leads to the chain that stores new clients, otherwise to the
+// chain for the frontend's source NAT. sourceNAT returns false if no element is needed: no connection reaches an endpoint, or the rules of clusterIPs
+// have the same effect.
 func (p *compiledPort) sourceNAT(f *fragment, box *Box, fe *Frontend) (string, bool) {
 	if !p.serves(fe) {
 		return "", false

@@ -29,8 +29,8 @@ import (
 //		ip daddr @source-set/partner snat ip to ip saddr map @egress
 //	}
 
-// Egress gives connections that the Sources open an address of their Service as source address when they leave the box. Each source belongs to one
-// Service port; package resolve resolves conflicts.
+// Egress configures the source address of connections that the hosts in Sources open to the outside: they leave the box with Addr, an address of
+// their Service. Each source belongs to one Service port; package resolve resolves conflicts.
 type Egress struct {
 	Addr    netip.Addr   // the address of a frontend of the Service
 	Sources []netip.Addr // sorted; empty if there is no egress
@@ -108,7 +108,7 @@ func (p *compiledPort) addEgress(f *fragment) {
 	}
 }
 
-// useEgress adds sources to egressUses if is is true, and otherwise removes them.
+// useEgress(e, true) adds the sources of e to egressUses, useEgress(e, false) removes them.
 func (t *tableState) useEgress(e *Egress, is bool) {
 	if len(e.Sources) == 0 {
 		return
@@ -182,8 +182,8 @@ func (t *tableState) egressInsideElements(f Family, box *Box) Elements {
 	return elements
 }
 
-// egressStrays returns the rule that drops packets of egress sources to the outside that belong to no connection and would leave with the sources'
-// own addresses.
+// egressStrays returns the rule that drops packets from egress sources to the outside if they belong to no connection. Otherwise they would leave
+// with the sources' own addresses.
 func (t *tableState) egressStrays(f Family, box *Box) (rules []Rule) {
 	if t.has(setEgress) {
 		drop := append(outside(egressInside(f, box), Daddr, setEgressInside), MatchSet{Key: []Field{Saddr}, Set: setEgressSources})

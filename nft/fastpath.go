@@ -68,14 +68,14 @@ type Device struct {
 }
 
 type (
-	// MatchFast is `ct status dnat ct status assured numgen random mod 16 0`: one packet of 16 of connections
-	// whose destination was translated and in which both ends take part.
+	// MatchFast is `ct status dnat ct status assured numgen random mod 16 0`: it matches one packet in 16, at random, of connections with a
+	// translated destination in which both ends have sent packets.
 	MatchFast struct{}
 	// FlowAdd is `flow add @fast`: the kernel adds the connection to the flowtable.
 	FlowAdd struct{ Flowtable string }
 
-	// SetFlowtable creates a flowtable, or makes one that exists equal to a definition. Devices that do not
-	// exist, or that the kernel refuses, are left out.
+	// SetFlowtable creates a flowtable, or changes an existing one to match the definition in Flowtable. Devices that do not exist, or that the
+	// kernel refuses, are left out.
 	SetFlowtable struct {
 		Family    Family
 		Name      string
@@ -92,7 +92,7 @@ func (o DeleteFlowtable) op() Family { return o.Family }
 func (MatchFast) text() string       { return "ct status dnat ct status assured numgen random mod 16 0" }
 func (s FlowAdd) text() string       { return "flow add @" + s.Flowtable }
 
-// OneOf returns N for a match of one packet in N.
+// OneOf returns N if the statement matches one packet in N.
 func (MatchFast) OneOf() uint32 { return fastSample }
 
 // addFast adds the element for a frontend whose connections may take the fast path.
@@ -182,7 +182,7 @@ func (t *tableState) setFlowtable(box *Box) {
 	}
 }
 
-// equal reports whether two flowtables are the same, by the names of their devices unless both have their indexes.
+// equal reports whether two flowtables have the same settings and devices. It compares devices by name, and by index if both have one.
 func (w Flowtable) equal(o Flowtable) bool {
 	return w.Counter == o.Counter && w.Foreign == o.Foreign && slices.EqualFunc(w.Devices, o.Devices, func(a, b Device) bool {
 		return a.Name == b.Name && (a.Index == b.Index || a.Index == 0 || b.Index == 0)
@@ -238,8 +238,8 @@ func (op DeleteFlowtable) text() string {
 	return "delete flowtable " + op.Family.String() + " " + TableName + " " + op.Name
 }
 
-// RenewFast returns the transaction that makes all connections in flowtables pass the rules again, after another program changed its rules: these may
-// drop a connection. It is empty while no Service uses the fast path.
+// RenewFast returns the transaction that makes all connections in flowtables pass the rules again. It is needed after another program changed its
+// rules, which may now drop a connection. The transaction is empty while no Service uses the fast path.
 func (c *Compiler) RenewFast() (b Batch) {
 	for _, f := range Families {
 		t := c.tables[f]

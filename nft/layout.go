@@ -145,8 +145,8 @@ func isFirstPick(name string) bool {
 // lookup in an interval set.
 const fewInternalSources = 3
 
-// insideClients returns alternative matches of a client in the internal sources; exactly one of them matches it. client is Saddr, or Daddr for
-// packets to the client.
+// insideClients returns the matches for clients in the internal sources, each for a separate rule. Exactly one of them matches such a client. client
+// is Saddr, or Daddr for packets to the client.
 func insideClients(f Family, box *Box, client Field) (matches []Statement) {
 	prefixes := mergedPrefixes(box.InternalSources, f)
 	if len(prefixes) > fewInternalSources {

@@ -233,8 +233,8 @@ func (fe *Frontend) asksClient() bool {
 	return fe.External != fe.Internal || fe.Sources != nil || fe.Sets != nil || fe.InsideOnly
 }
 
-// rangeGroup returns the number of the group of fe, which must depend on the client (asksClient). A group is the frontends of the port that admit the
-// same clients and have the same routes (asksTheSame). Groups are numbered from 0 by their lowest addresses.
+// rangeGroup returns the number of the group of fe. The verdict for fe must depend on the client (asksClient). A group consists of the frontends of
+// the port that admit the same clients and have the same routes (asksTheSame). Groups are numbered from 0 by their lowest addresses.
 func (p *compiledPort) rangeGroup(fe *Frontend) int {
 	var asking []*Frontend
 	for i := range p.Frontends {

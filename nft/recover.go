@@ -140,8 +140,8 @@ func (r *recovery) join(to, from *ServicePort, fe Frontend) {
 	to.Serving = union(to.Serving, union(from.Pools[PoolCluster], from.Pools[PoolLocal]))
 }
 
-// beyondLimits returns the verdict for packets within the limits of a port, if verdict leads to a chain of limits, and sets the limits of p. It
-// returns any other verdict unchanged. key is the key of the frontend.
+// beyondLimits returns the verdict for packets within the limits of a port, and sets the limits of p, if verdict leads to a chain of limits.
+// Otherwise it returns verdict. key is the key of the frontend.
 func (r *recovery) beyondLimits(p *compiledPort, maps *limitedMaps, key, verdict string) string {
 	chain, _ := strings.CutPrefix(verdict, "goto ")
 	for _, to := range []limitedMap{maps.inside, maps.outside} {
@@ -157,9 +157,10 @@ func (r *recovery) beyondLimits(p *compiledPort, maps *limitedMaps, key, verdict
 	return verdict
 }
 
-// askedForByMore sets Adopt for frontends with endpoints that are not adopted because several frontends have Adopt. The kernel does not record these
-// frontends; if some were recovered without Adopt, their endpoints would be adopted for the others. Candidates are the frontends without an adopted
-// endpoint, except those with an endpoint that no other frontend has. Adopt is set for all candidates, so that none of their endpoints is adopted.
+// askedForByMore sets Adopt for frontends that seem to share all their endpoints with other frontends that have Adopt. An endpoint is not adopted if
+// several frontends ask for it, and the kernel does not record these frontends. If only one of them were recovered with Adopt, the endpoint would be
+// adopted for it. Candidates are the frontends without an adopted endpoint, except those with an endpoint that no other frontend can have asked for.
+// Adopt is set for all candidates, so that none of their endpoints is adopted.
 func (r *recovery) askedForByMore() {
 	if len(r.adopters) == 0 {
 		return
@@ -312,8 +313,8 @@ func (r *recovery) marks(c *Chain) []uint64 {
 	return marks
 }
 
-// standbys restores DestinationHash and the endpoints of a port with affinity: the frontend has a single endpoint in its slots, while the set of
-// members has several.
+// standbys restores DestinationHash and the endpoints of a port with affinity. With DestinationHash a frontend has a single endpoint in its slots,
+// but the set of members has several.
 func (r *recovery) standbys(p *compiledPort) {
 	for pool := range NumPools {
 		if members := r.table.endpoints(p.members(pool).Name); len(members) > 1 && len(p.Pools[pool]) == 1 {
@@ -357,7 +358,7 @@ func prefixesOf(first, last netip.Addr) (prefixes []netip.Prefix) {
 	return prefixes
 }
 
-// sourceNAT recovers the clients of a frontend that are masqueraded, and sets fe.SNAT. If the frontend belongs to a Service port with affinity, id is
+// sourceNAT recovers which clients of a frontend are masqueraded, and sets fe.SNAT. If the frontend belongs to a Service port with affinity, id is
 // the ID of that port and remember the name of the chain that adds affinity entries; otherwise both are empty.
 func (r *recovery) sourceNAT(maps *frontendMaps, key string, fe *Frontend) (id, remember string) {
 	verdict, is := r.table.elements(maps.sourceNAT)[key]

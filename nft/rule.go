@@ -55,7 +55,7 @@ var (
 // Numgen returns `numgen random mod n`: a random slot in [0, n).
 func Numgen(n uint32) Field { return Field{Kind: FieldNumgen, Mod: n} }
 
-// Mask returns the mask for an address (see Bits) in the form of an address.
+// Mask returns the netmask of an address with f.Bits leading bits, as an address.
 func (f Field) Mask(family Family) netip.Addr {
 	ones := [16]byte{}
 	for i := range ones {
@@ -360,7 +360,7 @@ func (p *compiledPort) addAdopted(f *fragment, fe *Frontend) {
 	}
 }
 
-// useAdopted adds by (1 or -1) to the number of frontends that a fragment's endpoints are adopted for.
+// useAdopted adds the endpoints that a fragment's frontends adopt to t.adopters (by is 1), or removes them (by is -1).
 func (t *tableState) useAdopted(f *fragment, by int) {
 	for _, e := range f.adopted {
 		if _, kept := t.oldAdopted[e.key]; !kept {

@@ -92,7 +92,7 @@ func (r *SlotRun) Key(slot uint32) string {
 	return string(Key(r.Frontend).Slot(slot))
 }
 
-// IsSlotMap reports whether a map has frontends with slots as keys.
+// IsSlotMap reports whether the keys of a map are frontends with slots.
 func IsSlotMap(name string) bool { return secondary[name] }
 
 // SlotRuns returns the slots that the frontends of a table should have in the map named set, derived from their verdicts. It needs all other sets of
@@ -186,7 +186,7 @@ func (p *compiledPort) addTurns(f *fragment) {
 	}
 }
 
-// idOf returns the ID of the Service port in the name of the chain that one of the verdicts goes to; "" if the names contain no ID.
+// idOf returns the ID of the Service port that the chain names in the verdicts contain; "" if none does.
 func idOf(verdicts ...string) string {
 	for _, v := range verdicts {
 		if _, id, own := strings.Cut(strings.TrimPrefix(v, "goto "), "/"); own {
@@ -305,8 +305,8 @@ func byRank(pairs []ranking, ids []uint64) []ranking {
 	return sorted
 }
 
-// quotas divides total among weights by the method of largest remainders. Each positive weight gets at least one unit, as long as any are left,
-// unless has is nonzero for it. The ids break ties between equal remainders.
+// quotas divides total among weights by the method of largest remainders. Each positive weight gets at least one unit, as long as any are left. If
+// has is given, this applies only to weights with an index i for which has[i] is 0. The ids break ties between equal remainders.
 func quotas(weights []uint32, ids []uint64, total int, has ...int) []int {
 	shares := make([]int, len(weights))
 	left, sum := uint64(total), uint64(0)

@@ -385,8 +385,8 @@ func (p *compiledPort) addLimits(f *fragment, box *Box) {
 	f.limits++
 }
 
-// limited returns the verdict of a frontend in its dispatch map. For a frontend with limits, the verdict goes to the chain of limits, and the given
-// verdict becomes an element of the map that this chain looks up last.
+// limited returns the verdict for a frontend in its dispatch map, and whether limits apply to it. If they do, it leads to the chain of limits, and
+// the given verdict becomes an element of the map that this chain looks up last. Limits do not apply to a verdict that refuses or drops.
 func (p *compiledPort) limited(f *fragment, to limitedMap, frontend, verdict string) (first string, limited bool) {
 	if !p.Limits.Any() || !strings.HasPrefix(verdict, "goto ") || verdict == GotoChain(chainRefuse).String() {
 		return verdict, false

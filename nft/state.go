@@ -49,7 +49,7 @@ type Box struct {
 	SettleFrom int
 }
 
-// hasInternalSources reports whether InternalSources has a prefix of a family. If it has none, no client counts as outside for SNATOutside either.
+// hasInternalSources reports whether InternalSources has a prefix of a family. If it has none, SNATOutside masquerades no client of the family.
 func (b *Box) hasInternalSources(f Family) bool {
 	return slices.ContainsFunc(b.InternalSources, func(p netip.Prefix) bool { return FamilyOf(p.Addr()) == f })
 }
@@ -163,7 +163,8 @@ func (p *ServicePort) Takes(pool Pool) bool {
 	return len(p.Pools[pool]) > 0 || p.RelayAlone && p.Relay[pool].IsValid()
 }
 
-// targets returns the destinations of a pool's clients in the kernel: the relay if there is one, otherwise the endpoints.
+// targets returns the destinations of a pool's clients in the kernel: the relay if the pool has one and accepts clients (Takes), otherwise the
+// endpoints.
 func (p *ServicePort) targets(pool Pool) []netip.AddrPort {
 	if !p.Takes(pool) || !p.Relay[pool].IsValid() {
 		return p.Pools[pool]
@@ -210,7 +211,7 @@ type Frontend struct {
 	Adopt bool
 }
 
-// Text returns what clients connect to: "192.0.2.10:80", "192.0.2.10:7000-7009", or ":30080" of a node port.
+// Text returns what clients connect to: "192.0.2.10:80", "192.0.2.10:7000-7009", or ":30080" for a node port.
 func (fe Frontend) Text() string {
 	text := ":" + strconv.Itoa(int(fe.Port))
 	if fe.Addr.IsValid() {

@@ -149,7 +149,7 @@ func (t *tableState) finish(f Family, box *Box, moved bool, tr *Transition) {
 	t.change.clear()
 }
 
-// kinds records the kinds of Service ports in use on which chains depend and that cannot be derived from the sets.
+// kinds records properties of the Service ports in use. Chains depend on them, but they cannot be derived from the sets.
 type kinds struct{ tcp, udp, sctp, answersHere, limits bool }
 
 func (u *uses) kinds() kinds {
@@ -189,8 +189,8 @@ func (t *tableState) preparePicks(f Family, box *Box) {
 	}
 }
 
-// prepareDraws adds or deletes the chains that depend on which maps of slots exist: `pick-1`, and, if there is a map of tables, the chains that draw
-// a slot from a table of each size (see preparedPicks).
+// prepareDraws adds or deletes the chains that depend on which maps of slots exist. These are `pick-1` and, while there is a map of tables, the
+// chains that draw from a table, one for each size (see preparedPicks).
 func (t *tableState) prepareDraws() {
 	for _, m := range allSlotMaps() {
 		needed := t.shared[m.firstPick()] > 0 || m.backends == setBackends && t.has(setBackends)
@@ -297,9 +297,9 @@ func newTableState() *tableState {
 	return t
 }
 
-// companions maps a set to another set with rules that also refer to the first one. The first set must exist, even if it is empty, while its
-// companion has elements. setIdleVIPs has a companion because the kernel walks the elements of all maps when a rule is added or removed, which should
-// not delay the first Service that loses its endpoints.
+// companions maps a set to its companion, another set. While the companion has elements, there are rules that refer to both sets, so the first set
+// must exist even if it is empty. setIdleVIPs has a companion because the kernel walks the elements of all maps when a rule is added or removed,
+// which should not delay the first Service that loses its endpoints.
 var companions = map[string]string{
 	setIdleVIPs:    setVIPs,
 	setNPAddresses: setNodePorts,
@@ -344,8 +344,8 @@ func sortedKeys[K cmp.Ordered, V any](m map[K]V) []K {
 	return slices.Sorted(maps.Keys(m))
 }
 
-// former holds values from before a change. concerned reports whether the change affects Services of the family, unsettles whether it may make
-// frontends wait (see unsettled.go). settleFrom is Box.SettleFrom or its default.
+// former holds values from before a change. concerned is set if the change affects Services of the family, unsettles if it may make frontends wait
+// (see unsettled.go). settleFrom is Box.SettleFrom or its default.
 type former struct {
 	oldCounters []string
 	oldKinds    kinds

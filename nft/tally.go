@@ -35,9 +35,10 @@ type Totals struct {
 	Egress map[netip.Addr]uint64
 }
 
-// Tally derives totals that never decrease from kernel counts that do. A count is lost when an element is deleted and added again because its verdict
-// changed, moves to another map when limits or policies change, loses its counter together with a limit, or is removed with a flushed table. It holds
-// an entry for each element with a nonzero count. Its methods may be called concurrently; the zero value is ready to use.
+// Tally derives totals that never decrease from kernel counts that do. A count is lost when an element is deleted and added again with another
+// verdict, when it moves to another map because limits or policies change, when it loses its counter together with a limit, or when its table is
+// deleted, as by a flush of the ruleset. It holds an entry for each element with a nonzero count. Its methods may be called concurrently; the zero
+// value is ready to use.
 type Tally struct {
 	mu      sync.Mutex
 	begun   bool
@@ -178,7 +179,7 @@ func (t *Tally) see(c *Count) *tallied {
 	return e
 }
 
-// carry adds the count of an element that was deleted to carried, and resets the entry for the next element.
+// carry adds the count of a deleted element to e.carried, and resets the entry for the next element.
 func (e *tallied) carry() {
 	e.carried[e.kind] += e.last - min(e.start, e.last)
 	e.start, e.last = 0, 0
@@ -271,8 +272,8 @@ func (t *Tally) leave(ended map[countID]bool, which func(countID) bool) {
 	}
 }
 
-// carry carries the count of an element or counter that is deleted, or added with a count of 0. If id is the main element of a frontend, it records
-// in ended whether the frontend is deleted (goes). Counts of named counters are always kept.
+// carry carries the count of an element or counter that is deleted, or added with a count of 0. If id is the main element of a frontend, it sets
+// ended[id] to goes, which is true if the frontend is deleted. Counts of named counters are always kept.
 func (t *Tally) carry(ended map[countID]bool, id countID, goes bool) {
 	if e := t.entries[id]; e != nil {
 		e.carry()
@@ -323,8 +324,8 @@ func (t *Tally) Before() (reading uint64) {
 	return t.changes
 }
 
-// Read records counts that were read after the call of Before that returned reading. It returns false, and ignores the counts, if a transaction
-// overlapped the reading. An element without a count keeps its last one.
+// Read records counts. The caller must call Before, then read the counts, and pass the result of Before as reading. Read ignores the counts and
+// returns false if a transaction was under way at any time in between. An element without a count keeps its last one.
 func (t *Tally) Read(counts []Count, reading uint64) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -129,13 +129,14 @@ func (p *compiledPort) addUnsettled(f *fragment, fe *Frontend, key Key, verdict 
 	return verdictContinue
 }
 
-// unsettledRule returns the rule that sends packets to unsettled frontends with n endpoints to a chain; if n is 0, with any number of endpoints.
+// unsettledRule returns the rule that sends packets to a chain if their frontend is unsettled and has n endpoints. If n is 0, the rule matches all
+// unsettled frontends.
 func unsettledRule(n uint32, chain string) Rule {
 	return Rule{MatchSet{Key: with(frontend, Field{Kind: FieldNumgen, Mod: 1, Offset: n}), Set: setUnsettled}, GotoChain(chain)}
 }
 
-// unsettledChain returns the chain that picks an endpoint for packets to unsettled frontends. Its last rule is for packets that match no number of
-// endpoints because the number is being changed.
+// unsettledChain returns the chain that picks an endpoint for packets to unsettled frontends, with a rule for each number of endpoints. The last rule
+// is for packets that match none of these, because the number of endpoints is being changed.
 func unsettledChain() Chain {
 	var rules []Rule
 	maps := &pools[PoolCluster].vip
@@ -145,8 +146,8 @@ func unsettledChain() Chain {
 	return Chain{Name: setUnsettled, Rules: append(rules, Rule{GotoChain(maps.firstPick())})}
 }
 
-// gotoOf returns the verdict of an element in a dispatch map. For `continue` it returns the `goto` of a frontend with preparedPicks endpoints, the
-// most that such a frontend can have.
+// gotoOf returns the verdict of an element in a dispatch map. It replaces `continue` by the `goto` of a frontend with preparedPicks endpoints, the
+// maximum for a frontend with `continue`.
 func gotoOf(verdict string) string {
 	if verdict == verdictContinue {
 		return GotoChain(pools[PoolCluster].vip.pick(preparedPicks)).String()

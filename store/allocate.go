@@ -60,7 +60,8 @@ func (c *change) gives(l *allocator) bool {
 	return false
 }
 
-// keeps reports whether the new version of a Service keeps a value that the old version holds. now holds the values in the spec of the new version.
+// keeps reports whether the new version of a Service keeps a value that the old version holds. The parameter now holds the values in the spec of the
+// new version.
 func (c *change) keeps(l *allocator, v value, now values) bool {
 	if v.kind == PoolLoadBalancer {
 		return c.keepsIngress(l, v.addr)
@@ -68,7 +69,8 @@ func (c *change) keeps(l *allocator, v value, now values) bool {
 	return now.has(v)
 }
 
-// allocation lists the steps that allocate the values of a Service, in order. Unneeded values are released before.
+// allocation lists the steps that allocate the values of a Service, in order. Values that the Service does not need any more are released before the
+// first step.
 var allocation = [...]func(*change, *transaction) error{
 	(*change).takeAsked, (*change).takeAny, (*change).takeAskedIngress, (*change).takeAnyIngress, (*change).finish,
 }
@@ -339,7 +341,7 @@ func (c *change) anyPort(t *transaction, protocols []string, seed string) (uint1
 }
 
 // shareNodePort gives a port the node port of another entry of spec.ports with the same port number and another protocol, if that node port is free.
-// It returns false if it did not.
+// It reports whether it gave one.
 func (c *change) shareNodePort(l *allocator, port *object.ServicePort) bool {
 	for _, twin := range c.service().Spec.Ports {
 		if twin.Port != port.Port || twin.NodePort == 0 || twin.Protocol == port.Protocol {
@@ -445,8 +447,8 @@ func (c *change) resembles(frontends []ReservedFrontend, shares bool) bool {
 	return (shares || len(had) == len(has)) && !slices.ContainsFunc(has, func(p alloc.Port) bool { return !slices.Contains(had, p) })
 }
 
-// reaches reports whether a Service and some reserved frontends have an endpoint address in common. If the addresses of either are not available
-// yet, the result is the parameter unknown.
+// reaches reports whether a Service and some reserved frontends have an endpoint address in common. If the addresses of either are not available yet,
+// reaches returns unknown.
 func (c *change) reaches(t *transaction, frontends []ReservedFrontend, unknown bool) bool {
 	known := t.backing(c.service())
 	if len(known) == 0 {
@@ -509,5 +511,5 @@ func (t *transaction) backing(svc *object.Service) (addrs []netip.Addr) {
 	return addrs
 }
 
-// podsOf is the prefix of the keys of transaction.feeding that hold the Pods of a namespace. No key of a Service begins with it.
+// podsOf, followed by a namespace, is the key of the Pods of that namespace in transaction.feeding. No key of a Service begins with podsOf.
 const podsOf = "pods of "

@@ -100,8 +100,8 @@ func (l *allocator) release(v value, owner string) {
 	l.undo = append(l.undo, func() { l.restore(v, before) })
 }
 
-// cede releases a value without setting released, because no Service waits for it: a reserved value, or one that its Service takes back after it gave
-// it up in a trial or a rollout.
+// cede is like release but does not set released, for values that no Service waits for: reserved values, values that a Service gave up in a trial or
+// a rollout and takes back, and values that a Service got before its allocation failed.
 func (l *allocator) cede(v value, owner string) {
 	released := l.released
 	l.release(v, owner)
@@ -134,8 +134,8 @@ func (l *allocator) requestOf(v value, owner string) (request alloc.Request, had
 	return alloc.Request{Owner: owner}, had && holder == owner
 }
 
-// claim records a value in the allocator of its kind. If asked is set, it returns an error for a value outside of the range; otherwise such a value
-// is accepted. A cluster IP of a family without a range is then not recorded, because no other Service can get the address.
+// claim records a value in the allocator of its kind. If asked is set, it returns an error for a value outside of the range. If asked is not set, it
+// accepts such a value, but does not record a cluster IP of a family that has no range, because no other Service can get that address.
 func (l *allocator) claim(v value, request alloc.Request, asked bool) error {
 	addresses := l.addresses[v.addr.Is4()]
 	switch {
@@ -275,7 +275,8 @@ func (c *Config) families() []string {
 	return object.Texts(c.ClusterIPRanges, func(p netip.Prefix) string { return object.FamilyOf(p.Addr()) })
 }
 
-// explain wraps a *alloc.HeldError in a vanishedError if the holder is a Service with a removal that waits for confirmation.
+// explain wraps a *alloc.HeldError in a vanishedError if the holder is a Service whose removal waits for confirmation. It returns all other errors
+// unchanged.
 func (l *allocator) explain(err error) error {
 	held, is := errors.AsType[*alloc.HeldError](err)
 	if !is {

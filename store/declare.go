@@ -262,7 +262,7 @@ func (t *transaction) declarationsOf(ref object.Ref) []declaration {
 	return t.s.declared.byObject[ref]
 }
 
-// verdict is the decision what happens to an object that files declare, or used to declare.
+// verdict is the decision about an object that files declare, or used to declare.
 type verdict int
 
 const (

@@ -254,9 +254,9 @@ func readPair(line []byte) (engine.Pair, error) {
 }
 
 // ForRestore returns the value that the record of a source or a trial gets in a fleet when the objects of a data directory replace those of the
-// fleet. value is the record in the directory, nil for none, and now the fleet's, nil for none; a nil result deletes the record. A source takes the
-// file generation from the directory, and its reader from the fleet. The directory's trial replaces that of the fleet, and its full time limit starts
-// again.
+// fleet. value is the record in the directory, and the parameter now is the record in the fleet; each is nil if there is none. A nil result deletes
+// the record. A source takes the file generation from the directory, and its reader from the fleet. The directory's trial replaces that of the fleet,
+// and its full time limit starts again.
 func ForRestore(key string, value, now []byte, nodeOwner string, named func(path string) string) ([]byte, error) {
 	switch {
 	case key == pending.Timed.HeadKey():
@@ -443,8 +443,8 @@ func (s *Store) Track() {
 	s.table.before = map[object.Ref]*Owned{}
 }
 
-// Tracked returns the objects that were set or removed since the call of Track: first as they were then (nil if absent), second as they are now (nil
-// if removed). The second may be packed, see Selected.
+// Tracked returns the objects that were set or removed since the call of Track. The first element is the object as of that call (nil if absent), the
+// second is the object as it is now (nil if removed). The second may be packed, see Selected.
 func (s *Store) Tracked() map[object.Ref][2]*Owned {
 	s.mu.RLock()
 	defer s.mu.RUnlock()

@@ -67,8 +67,8 @@ func (t *transaction) externalPortUse(addr netip.Addr, port alloc.Port, service 
 	return ""
 }
 
-// onHostAddress returns the first other Service that has a port on an external IP that is an address of the host, and that
-// address; "" if there is none.
+// onHostAddress finds an external IP that is an address of the host at which node ports answer, and at which a Service other than except has the
+// port. It returns the Service and the address; "" if there is none.
 func (t *transaction) onHostAddress(port alloc.Port, except string) (holder string, at netip.Addr) {
 	for _, all := range []index.Externals{t.s.table.index.Externals(), t.externals, t.joint} {
 		for addr := range all {

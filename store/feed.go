@@ -116,8 +116,8 @@ const (
 // reset forgets all entries up to a revision.
 func (l *changeLog) reset(revision uint64) { *l = changeLog{since: revision} }
 
-// addChange records the Services, the Pod, the Secret or the other object that a change affects. was is nil for a new object,
-// is nil for a removed one.
+// addChange records the Services, the Pod, the Secret or the other object that a change affects. The parameters was and is are the versions before
+// and after the change. The version before is nil for a new object, the version after is nil for a removed one.
 func (l *changeLog) addChange(revision uint64, ref object.Ref, was, is *record.Record) {
 	var before, now string
 	if was != nil {
@@ -270,8 +270,8 @@ func (s *Store) PublishedEphemeral() <-chan struct{} {
 	return s.feed.ephemeral
 }
 
-// Recent returns the revision after which Events has the newest changes: the given number of those for which about returns true, or all in the
-// journal. A nil about counts all.
+// Recent returns the revision with which Events returns the newest changes: the given number of changes for which about returns true, or all changes
+// in the journal if there are fewer. A nil about counts all.
 func (s *Store) Recent(changes int, about func(object.Ref) bool) (after uint64) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()

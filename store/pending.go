@@ -159,7 +159,7 @@ func (s *Store) CountFrom(now deadline.Reading) error {
 	})
 }
 
-// putHead commits the head of a set, which is a new set unless one of the kind is under way.
+// putHead commits head as the head of the set of a kind. If no set of the kind is under way, it begins a new one.
 func (s *Store) putHead(k pending.Kind, head pending.Head) error {
 	t := s.begin()
 	t.announced = true
@@ -289,8 +289,9 @@ func (c *change) pendingView() *pending.Change {
 	return &pending.Change{Ref: c.ref, Old: c.old, Next: c.next, Owner: c.ownerOf(), By: c.by}
 }
 
-// admitPending returns an error if a client's change of an object conflicts with a trial or a rollout: the object is in another set, or the set that
-// the change belongs to is over.
+// admitPending returns an error if a client's change of an object conflicts with a trial or a rollout. This is so if the set that the change belongs
+// to accepts no more changes; if the object is in a rollout and the change is not; or if the change belongs to a rollout, and the object to a trial
+// or a file.
 func (t *transaction) admitPending(ref object.Ref, by *Caller) error {
 	timed, staged := t.s.pending.timed(), t.s.pending.staged()
 	if id := pending.Timed.IDOf(by); id != "" && (!timed.Pending() || timed.ID != id) {
@@ -327,7 +328,7 @@ func (c *change) refuseUnstaged() error {
 		"a rollout changes objects of the kinds %s alone: apply a %s without --rollout", strings.Join(StagedKinds(), ", "), c.ref.Kind)}}
 }
 
-// noteBefore adds to a commit the versions before the changes, for each change that belongs to a set which does not have its object yet.
+// noteBefore adds to out the stored version of each object that a change brings into a set. It skips objects that are in the set already.
 func (t *transaction) noteBefore(changes []*change, out *engine.Transaction) error {
 	for _, set := range t.s.pending.sets {
 		noted := t.pending.before[set.Kind]
@@ -349,8 +350,8 @@ func (t *transaction) noteBefore(changes []*change, out *engine.Transaction) err
 	return nil
 }
 
-// publishPending publishes the changes of a transaction to pending sets. It adds to the change log the Services of which this machine now programs
-// another version, and reports whether there may be any. Store.mu must be held.
+// publishPending makes the changes of a transaction to pending sets visible to readers. It adds to the change log the objects of which this machine
+// now programs another version. moved is false if there are certainly none. Store.mu must be held.
 func (s *Store) publishPending(t *transaction) (moved bool) {
 	for k, versions := range t.pending.before {
 		set := s.pending.sets[k]
@@ -460,7 +461,7 @@ func (s *Store) countHere(set *pending.Set) {
 	s.keepEnd(set.Kind, &pending.LocalEnd{ID: set.EndID(), Of: of.Wall, Here: set.Ends})
 }
 
-// followPending updates the sets of a transaction by a commit of another machine.
+// followPending adds to the transaction the pending sets as they are after a commit of another machine.
 func (t *transaction) followPending(f *engine.Followed) error {
 	for k, set := range t.s.pending.sets {
 		next, headed, err := set.Follow(f)

@@ -43,8 +43,8 @@ type Holder struct {
 	Outside  bool // the value is outside of the range
 }
 
-// Pools returns all ranges, each with its first holders, at most most of them, sorted by value. A value in no range is listed with a range of the
-// same kind and family, if there is one.
+// Pools returns all ranges, each with its first holders, sorted by value. most is the maximum number of holders for each range. A value in no range
+// is listed with a range of the same kind and family, if there is one.
 func (s *Store) Pools(most int) []Pool {
 	s.writer.state.Lock()
 	defer s.writer.state.Unlock()
@@ -113,7 +113,7 @@ func ingressPools(pools *alloc.Pools, ranges []alloc.Pool, most int) []Pool {
 	return all
 }
 
-// add counts a value that is held, and adds it to Holders while these are fewer than most.
+// add counts a value that is held, and adds it to p.Holders unless that has most entries already. inside reports whether the value lies in the range.
 func (p *Pool) add(most int, value fmt.Stringer, inside bool, services ...string) {
 	if p.Held++; p.Held <= most {
 		p.Holders = append(p.Holders, Holder{value.String(), services, !inside})
@@ -240,8 +240,8 @@ func (s *Store) SetPools(pools []alloc.Pool) (changed bool, err error) {
 	return true, nil
 }
 
-// GiveFreed allocates again for Services that wait for an address which the host or an endpoint used, if that use has ended. Transactions do not
-// notice this by themselves.
+// GiveFreed allocates again for Services that wait for an address which the host or an endpoint used, if that use has ended. No transaction notices
+// the end of such a use.
 func (s *Store) GiveFreed() error {
 	end := s.look()
 	free := s.freed()

@@ -116,8 +116,9 @@ func (c *Config) remarks(o object.Object) []annotation.Remark {
 }
 
 // refusals returns errors for annotations that Config.Rules refuse. It leaves out annotations that the old version has with the same value, so that
-// the rest of the object can be updated. For the object of a file it also leaves out annotations with Remark.Safe, for which the part of the object
-// concerned is not served: refusing the change would keep the last good version in force, for example a port without TLS that the change is to end.
+// the rest of the object can be updated. If ofFile is set, it also leaves out annotations with Remark.Safe: the part of the object that such an
+// annotation concerns is not served. To refuse the whole change would keep the last good version in force, such as a port without TLS that the change
+// replaces by one with TLS.
 func (c *Config) refusals(next, old object.Object, ofFile bool) (errs object.Errors) {
 	var before []annotation.Remark
 	looked := false

@@ -124,8 +124,8 @@ func (t *transaction) isKept(ref object.Ref, o object.Object) bool {
 	return slices.ContainsFunc(o.GetMeta().Finalizers, keeps) || ref.Kind == object.KindNamespace && t.isPopulated(ref.Name)
 }
 
-// proposeVersion makes the version written by a client, with the stored status, the wanted one. It removes an object that is being deleted if nothing
-// keeps it any more.
+// proposeVersion sets the wanted version to the one written by a client, with the stored status. It removes an object that is being deleted if
+// nothing keeps it any more.
 func (c *change) proposeVersion(t *transaction, next object.Object) ([]string, error) {
 	meta := next.GetMeta()
 	meta.Namespace, meta.Name = c.ref.Namespace, c.ref.Name
@@ -190,7 +190,7 @@ func (c *change) keepOwned(next object.Object) {
 	object.StrategyOf(next).KeepOwned(next, before)
 }
 
-// proposeStatus makes the stored object with the written status the wanted version.
+// proposeStatus sets the wanted version to the stored object with the written status.
 func (c *change) proposeStatus(written object.Object) ([]string, error) {
 	next := object.Draft(c.old.Object)
 	next.GetMeta().ManagedFields = written.GetMeta().ManagedFields
@@ -209,7 +209,8 @@ func (c *change) proposeStatus(written object.Object) ([]string, error) {
 	return warnings, nil
 }
 
-// warnOfIngress returns a warning if a client has written other load balancer IPs to the status than the Service has, which it keeps.
+// warnOfIngress returns a warning if a client has written addresses to the status of a load balancer that differ from those that the store has
+// allocated. The Service keeps the allocated ones.
 func warnOfIngress(svc, old *object.Service) []string {
 	points := func(svc *object.Service) []string {
 		list := object.Texts(svc.Status.LoadBalancer.Ingress, func(i object.LoadBalancerIngress) string { return i.IP + i.Hostname })
@@ -450,8 +451,8 @@ func recreate(ref object.Ref) string {
 		ref.Name, ref.Namespace)
 }
 
-// staysHeadless reports whether a Service is headless only because an earlier version of its
-// file was: the document now gives no cluster IP.
+// staysHeadless reports whether the document of a file specifies no cluster IP for a Service whose stored version is headless. The Service then stays
+// headless, because an earlier version of the file made it so.
 func (c *change) staysHeadless(document object.Object) bool {
 	svc, isService := document.(*object.Service)
 	before := c.before()
@@ -461,7 +462,8 @@ func (c *change) staysHeadless(document object.Object) bool {
 	return before.Object.(*object.Service).Headless() && svc.Spec.ClusterIP == "" && len(svc.Spec.ClusterIPs) == 0
 }
 
-// explainClusterIPs adds to errors about the immutable cluster IPs of a Service in a file the present cluster IPs, and how to get those in the file.
+// explainClusterIPs completes errors about the immutable cluster IPs of a Service in a file. It adds the present cluster IPs, and how to get those
+// that the file specifies. For a Service that stays headless, one error replaces them.
 func (c *change) explainClusterIPs(document object.Object, errs object.Errors) object.Errors {
 	svc, isService := document.(*object.Service)
 	if !isService || c.by != nil || c.owner.File == "" || c.before() == nil {

@@ -138,7 +138,7 @@ func isGoing(r *record.Record) bool {
 	return meta.DeletionTimestamp != nil && len(meta.Finalizers) == 0
 }
 
-// isPopulated reports whether there are objects in a namespace after the changes settled so far.
+// isPopulated reports whether a namespace has objects that keep its Namespace, after the changes settled so far.
 func (t *transaction) isPopulated(namespace string) bool {
 	left := t.s.table.namespaces.keeping[namespace]
 	for ref := range t.last {
@@ -198,7 +198,7 @@ func newNamespaceUse() namespaceUse {
 	return namespaceUse{state: 1, files: map[string]int{}, clients: map[string]int{}, keeping: map[string]int{}}
 }
 
-// move updates the counts for a change of an object; old is nil for a new object, now for a removed one.
+// move updates the counts for a change of an object from old to now. old is nil for a new object, and now is nil for a removed one.
 func (c *namespaceUse) move(ref object.Ref, old, now *record.Record) {
 	if keepsNamespace(ref) && (old == nil) != (now == nil) {
 		bump(c.keeping, ref.Namespace, presence(now)-presence(old))
@@ -235,7 +235,7 @@ func bump(counts map[string]int, namespace string, n int) int {
 	return left
 }
 
-// of returns the map that counts an object: files or clients; nil for objects of controllers and for nil.
+// of returns the map that counts an object, c.files or c.clients. It returns nil for an object of a controller, and for a nil record.
 func (c *namespaceUse) of(r *record.Record) map[string]int {
 	switch {
 	case r == nil || r.Owner.Controller != "":
@@ -315,7 +315,7 @@ func (t *transaction) holdRemovals(guard RemovalGuard) map[object.Ref]Decision {
 	return held
 }
 
-// bereft adds to the list of each file (Removals.Files) the Services that have no endpoints left after the removals in going. Objects that
+// bereft adds to the list of each file (Removals.Files) the Services that lose their last endpoint through the given removals. Objects that
 // controllers generate from other objects do not count, as they are removed with these.
 func (t *transaction) bereft(going []*change, files map[string][]string) {
 	gone := map[object.Ref]bool{}
@@ -357,7 +357,8 @@ func (t *transaction) bereft(going []*change, files map[string][]string) {
 	}
 }
 
-// backed reports whether a Service still has an endpoint, or a Pod that it selects, after the removals in gone and with the new objects in coming.
+// backed reports whether a Service still has an endpoint, or a Pod that it selects, once the objects in the set gone are removed and those in the map
+// coming are added.
 func (t *transaction) backed(svc *object.Service, gone map[object.Ref]bool, coming map[string][]object.Object) bool {
 	key, selector := index.ServiceKey(svc), svc.Spec.Selector
 	_, list, endpoints := t.s.table.service(key)
@@ -398,8 +399,8 @@ const (
 	Keep            // it stays until an operator confirms the removal
 )
 
-// A RemovalGuard returns a function with the decision for each file on the removal of its objects. Each SyncGuarded that would remove objects calls
-// it. If the decision is not Remove, the objects stay, and the next call asks about them again.
+// A RemovalGuard decides on removals of objects. Each SyncGuarded that would remove objects calls it. The function that it returns gives the decision
+// on the objects of each file. If that is not Remove, the objects stay, and the next call asks about them again.
 type RemovalGuard func(Removals) func(file string) Decision
 
 // vanishedError means that a value is held by an object that vanished from the files and whose removal waits for confirmation.

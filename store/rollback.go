@@ -242,8 +242,8 @@ func (c *change) releaseAll(l *allocator) {
 	}
 }
 
-// restoreVersion makes an earlier version the next one, with new values of resourceVersion and generation. If
-// another Service holds one of its values by now, it is withheld, as at a start.
+// restoreVersion makes an earlier version the next one, with new values of resourceVersion and generation. If another Service holds one of the values
+// of the restored Service by now, the restored Service is withheld, as at a start.
 func (c *change) restoreVersion(t *transaction, was *record.Record) error {
 	c.next = object.Draft(was.Object)
 	t.number(c)

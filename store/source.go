@@ -313,8 +313,9 @@ func (s *Store) SourcesChanged() uint64 {
 	return s.sources.changed
 }
 
-// JudgeSource decides whether a machine with these files may read a source. It may if it read the source last, with the same data directory; if
-// TakeSource has assigned the source to it; or if its files equal those in force or have a higher generation.
+// JudgeSource decides whether a machine with these files may read a source. It may if no machine has read the source before; if it read the source
+// last, with the same data directory; or if TakeSource has assigned the source to it. It also may if its files equal those in force or have a higher
+// generation, unless TakeSource has assigned the source to another machine that has not begun to read it.
 func (s *Store) JudgeSource(turn SourceTurn, files manifest.Files) SourceVerdict {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -341,8 +342,8 @@ func (s *Store) TakeSource(name, box string) error {
 // ErrNoSource means that no box has read a source of that name.
 var ErrNoSource = errors.New("no box has read a source of that name")
 
-// ForgetSource deletes the record of a source that no machine reads any more. The objects of its files stay and
-// belong to the API from then on. It returns their number. Errors: ErrNoSource.
+// ForgetSource deletes the record of a source. It fails if this machine reads the source. The objects of the files of the source stay, and belong to
+// the API from then on. It returns their number. Errors: ErrNoSource.
 func (s *Store) ForgetSource(name string) (objects int, err error) {
 	err = s.change(func() error {
 		if _, known := s.sources.records[name]; !known {
@@ -382,10 +383,10 @@ func (s *Store) ForgetSource(name string) (objects int, err error) {
 	return objects, nil
 }
 
-// SyncSources is SyncGuarded for sources. It makes the objects of the sources that this machine may read equal to the files, in one commit with the
-// record of the reader. A source that it may not read, or that is not in turns, does not change; for the former, the verdict has the reason. All
-// paths are those of sources (SourcePath). The error is that of the commit, and nothing has changed then. engine.ErrConflict means that another
-// machine committed first, and the call is to be repeated.
+// SyncSources is SyncGuarded for sources. turns has the requests of this machine to read sources, and verdicts has the decision on each. SyncSources
+// makes the objects of the sources that the machine may read equal to the files, in one commit with the record of the reader. The objects of other
+// sources do not change. All paths are those of sources (SourcePath). The error is that of the commit, and nothing has changed then.
+// engine.ErrConflict means that another machine committed first, and the call has to be repeated.
 func (s *Store) SyncSources(files manifest.Files, turns []SourceTurn, guard RemovalGuard) (verdicts map[string]SourceVerdict, err error) {
 	s.writer.Lock()
 	defer s.writer.Unlock()
@@ -520,7 +521,7 @@ func (s *Store) letSource(name string) {
 	s.sources.changed++
 }
 
-// isReadElsewhere reports whether an owner is a file that another machine reads, so that this one must not change the object.
+// isReadElsewhere reports whether, in a fleet, an owner is a file that this machine does not read, so that it must not change the object.
 func (s *Store) isReadElsewhere(owner Owner) bool {
 	return s.storage.shared != nil && owner.File != "" && !s.sources.reading[SourceOf(owner.File)]
 }
@@ -544,7 +545,8 @@ func (s *Store) ReadElsewhere(ref object.Ref) string {
 	return ""
 }
 
-// readsAnew reports whether this transaction is the first that compares the objects of a source's file with the file.
+// readsAnew reports whether this transaction is the first in which this machine compares the objects of a file with the file: the first since the
+// start or, in a fleet, since this machine began to read the source.
 func (t *transaction) readsAnew(path string) bool {
 	if t.s.storage.shared == nil {
 		return !t.s.declared.synced

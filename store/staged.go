@@ -58,7 +58,7 @@ func (s *Store) inPhase(head pending.Head, ends time.Duration) pending.Head {
 	return head
 }
 
-// Finish ends the rollout: all machines program its changes. Errors: as Advance.
+// Finish ends the rollout: all machines program its changes. It returns the same errors as Advance.
 func (s *Store) Finish(head pending.Head) error {
 	_, err := s.endStaged(head, pending.Done, nil)
 	return err
@@ -71,7 +71,8 @@ func (s *Store) Undo(head pending.Head, by Caller) ([]Revived, error) {
 	return s.endStaged(head, pending.Undone, &by)
 }
 
-// endStaged ends the rollout with a phase. If restore is not nil, it restores the objects, with restore as the Caller in the journal.
+// endStaged ends the rollout and sets its final phase. seen is the head that the caller has read. If restore is not nil, endStaged restores the
+// objects, with restore as the Caller in the journal.
 func (s *Store) endStaged(seen pending.Head, phase pending.Phase, restore *Caller) (restored []Revived, err error) {
 	err = s.changePending(func() error {
 		if err := s.expectStaged(&seen); err != nil {
@@ -142,8 +143,8 @@ func (s *Store) GenerateBefore(controller string, puts []object.Object, deletes 
 	})
 }
 
-// recordBefore returns the record of an object that a controller generated from versions before the rollout. It has the uid and the
-// resourceVersion that the object had then.
+// recordBefore returns the record of an object that a controller generated from versions before the rollout. It has the uid and the resourceVersion
+// that the object had then, or new ones if the object did not exist.
 func (t *transaction) recordBefore(owner Owner, o object.Object) (*record.Record, error) {
 	ref := refInFile(object.RefOf(o))
 	was, staged := t.s.pending.staged().Before[ref]
@@ -178,7 +179,7 @@ type View struct {
 // before it.
 func (s *Store) InForce() View { return View{s, false} }
 
-// Before returns a view of the objects that the machines program which the rollout has not reached yet.
+// Before returns a view of the objects as programmed by the machines that the rollout has not reached yet.
 func (s *Store) Before() View { return View{s, true} }
 
 // versions returns the records that the view shows in place of those in the store: the versions from before the rollout, with a nil record for an

@@ -141,8 +141,9 @@ const (
 	sealAtOnce = 4_000
 )
 
-// Seal writes a seal for each file without one. It is called at the end of a start and when the process ends. So files that change in between have to
-// be decoded after a crash. It returns the sealed files without decoded documents; they replace the decoded files to save memory.
+// Seal writes a seal for each file that can be sealed and is not sealed yet. It is called at the end of a start and when the process ends. So files
+// that change in between have to be decoded after a crash. It returns the sealed files without decoded documents; they replace the decoded files to
+// save memory.
 func (l LastGood) Seal() (sealed []*manifest.File, err error) {
 	for more := true; more; {
 		var some []*manifest.File
@@ -234,10 +235,9 @@ func (s *Store) settled(file *manifest.File) (names []object.Ref, versions []str
 	return names, versions, true
 }
 
-// LastGood stores the last valid content (copy) of each file, for use when the file cannot be
-// read later, also after a restart. A copy is as a rule written with the next commit of
-// objects, without a commit of its own. Large copies, and those shortly after others, wait for
-// Flush, so that commits of objects stay small.
+// LastGood stores the last valid content (copy) of each file, for use when the file cannot be read later, also after a restart. A copy is usually
+// written in the next commit of objects, so that it needs no commit of its own. Large copies, and those shortly after others, wait for Flush; this
+// keeps commits of objects small.
 type LastGood struct{ s *Store }
 
 // LastGood returns the storage for the last valid contents of files.
@@ -474,7 +474,8 @@ func (c *copies) take() (more bool) {
 	return true
 }
 
-// addTo adds those copies to a transaction that differ from the ones in the engine.
+// addTo adds the copies of this commit to a transaction, except those that equal the ones in the engine. A commit of objects takes waiting copies
+// along if they have at most rideAlong bytes, unless another one did so less than rideEvery ago.
 func (c *copies) addTo(t *engine.Transaction, revision uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

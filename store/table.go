@@ -195,9 +195,9 @@ func wholeSlices(list []object.Object) []*object.EndpointSlice {
 // endpointsAt returns the "namespace/name" of the Services with an endpoint at an address, some of them several times.
 func (t *table) endpointsAt(addr netip.Addr) []string { return t.index.EndpointsAt(addr, wholeSlices) }
 
-// keepWhole is the number of EndpointSlices, those that changed last, that are not packed (compressed). packs is the value of table.packs during a
-// start. Tests change both. A change packs no EndpointSlices, or at least keepWhole and at most packAtOnce, in 2 ms. To pack them one by one would
-// take 60 us for each, with cold caches.
+// keepWhole is the number of EndpointSlices that are not packed (compressed): those that changed last. packs is the value of table.packs during a
+// start. Tests change both. A change packs either no EndpointSlices, or from keepWhole to packAtOnce of them, in 2 ms. Packing them one by one would
+// take 60 us for each, because the CPU caches are cold.
 var keepWhole, packs = 256, false
 
 const packAtOnce = 256
@@ -327,14 +327,14 @@ func (s *Store) ServiceKeys() []string {
 	return sortedOnce(keys)
 }
 
-// Pod returns the Pod of a "namespace/name", nil when there is none. It may not be changed.
+// Pod returns the Pod of a "namespace/name", nil when there is none. The caller must not change it.
 func (s *Store) Pod(key string) *object.Pod {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	return s.table.index.Pod(key)
 }
 
-// Secret returns the Secret of a "namespace/name", nil when there is none. It may not be changed.
+// Secret returns the Secret of a "namespace/name", nil when there is none. The caller must not change it.
 func (s *Store) Secret(key string) *object.Secret {
 	namespace, name, _ := strings.Cut(key, "/")
 	o, _ := s.Get(object.Ref{Kind: object.KindSecret, Namespace: namespace, Name: name})
@@ -351,8 +351,8 @@ func (s *Store) Pods() []string {
 	return keys
 }
 
-// Selected returns the Pods of a namespace that have all labels of a selector, by name; none for
-// an empty selector. It examines as many Pods as have the rarest of these labels.
+// Selected returns the Pods of a namespace that have all labels of a selector, by name; none for an empty selector. It examines only the Pods that
+// have the rarest of these labels.
 func (s *Store) Selected(namespace string, selector map[string]string) []*object.Pod {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -367,7 +367,7 @@ func (s *Store) Selecting(namespace string, labels map[string]string) []string {
 	return s.table.index.Selecting(namespace, labels)
 }
 
-// Get returns an object, nil when there is none, and its owner. It may not be changed.
+// Get returns an object, nil when there is none, and its owner. The caller must not change the object.
 func (s *Store) Get(ref object.Ref) (object.Object, Owner) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -390,8 +390,9 @@ func (s *Store) Generated(controller string) (all []object.Object) {
 	return all
 }
 
-// Document returns the document from which an object of a file was made, and the path of the file. The path is "" for an object without a file. The
-// document is nil if the file has not been read since the start, or cannot be read. The caller must not change it.
+// Document returns the document from which an object of a file was made, the path of the file, and the line at which the document begins. The path is
+// "" for an object without a file. The document is nil, and the line 0, if the file has not been read since the start, or cannot be read. The caller
+// must not change the document.
 func (s *Store) Document(ref object.Ref) (o object.Object, path string, line int) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -535,7 +536,7 @@ func compareNames(a, b *object.ObjectMeta) int {
 	return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
 }
 
-// inNamespace returns the part of a sorted list that is in one namespace.
+// inNamespace returns the part of a sorted list that is in one namespace; "" means all namespaces.
 func inNamespace(list []object.Object, namespace string) []object.Object {
 	if namespace == "" {
 		return list

@@ -17,7 +17,7 @@ var (
 	ErrExists = errors.New("already exists")
 	// ErrNotFound means that the object does not exist.
 	ErrNotFound = errors.New("not found")
-	// ErrStale means that the stored object has another version than the write was to replace.
+	// ErrStale means that the stored object is not the version that the write was to replace.
 	ErrStale = errors.New("the object has been modified; please apply your changes to the latest version and try again")
 )
 
@@ -319,8 +319,8 @@ func (t *transaction) serve(c *call) {
 	t.warnOfFamilies(c)
 }
 
-// warnOfFamilies adds a warning to each write of a Service or an EndpointSlice in a call, if the endpoints of the Service after the call are all of
-// the other IP family than its cluster IP.
+// warnOfFamilies adds a warning to each write of a Service or an EndpointSlice in a call, if after the call all endpoints of the Service are of one
+// IP family and its cluster IP is of the other.
 func (t *transaction) warnOfFamilies(c *call) {
 	var changed map[string][]*object.EndpointSlice // by Service, made when it is needed
 	for i := range c.writes {

@@ -146,9 +146,9 @@ func ReadNamed(path string, most int) ([]byte, error) {
 	return data, err
 }
 
-// ReadFile reads a file that the user named, of at most most bytes. It does not block on a path that is not a regular file. A descriptor of this
-// process (/dev/stdin, or /dev/fd/63 as a shell passes for `<(command)`) may be a pipe. Errors: *RefusedError for a file that is too large or not
-// regular; else those of the operating system.
+// ReadFile reads a file that the user named. It does not block on a path that is not a regular file. A descriptor of this process (/dev/stdin, or
+// /dev/fd/63 as a shell passes for `<(command)`) may be a pipe. Errors: *RefusedError for a file that has more than most bytes or is not regular;
+// else those of the operating system.
 func ReadFile(path string, most int) ([]byte, error) {
 	if isDescriptor(path) {
 		f, err := os.Open(path)
@@ -239,8 +239,8 @@ type gitLock struct {
 	mtime int64
 }
 
-// findGitLocks sets s.git.locks to the locks of the git work trees at the directory of the source, at its
-// parents, and at the directories in inside, which are in the source and have an entry named .git.
+// findGitLocks sets s.git.locks to the locks of the git work trees that contain the source or lie in it. inside has the directories in the source
+// that have an entry named .git.
 func (s *source) findGitLocks(inside []string) {
 	dirs := slices.Clone(inside)
 	if real, err := filepath.EvalSymlinks(s.dir); err == nil {
@@ -302,7 +302,8 @@ func gitDirectory(dir string) string {
 	return named
 }
 
-// heldByGit reports whether changes of a source wait for git to release its lock, or for a time without changes after that.
+// heldByGit reports whether changes of a source have to wait, because git holds a lock, or released it less than Config.Settle ago. When git has
+// released the last lock, heldByGit scans the source.
 func (w *Watcher) heldByGit(s *source, now time.Time) bool {
 	held := false
 	for i := range s.git.locks {

@@ -90,7 +90,8 @@ func (w *Watcher) scan(s *source, hints map[string]eventHint, now time.Time) {
 	w.compare(s, wk, hints, now)
 }
 
-// compare records the states of the files that a walk has found, and that files of the source which it has not found are gone.
+// compare records the states of the files that a walk has found. It records other files of the source as gone, except those in directories that the
+// walk could not read.
 func (w *Watcher) compare(s *source, wk *walk, hints map[string]eventHint, now time.Time) {
 	for path, seen := range wk.found {
 		h := hints[path]

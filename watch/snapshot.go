@@ -372,7 +372,7 @@ func newSettling(settle, most time.Duration) settling {
 }
 
 // observe records a change if the observed state of a path differs from the one handled last, and discards the pending change if they are equal. If
-// both states are gone, it returns the file, which the caller has to forget; else nil.
+// the path is gone in both states, it returns the file, which the caller has to forget; else nil.
 func (st *settling) observe(s *source, path string, seen fileState, h eventHint, now time.Time) *file {
 	f := st.files[path]
 	if f == nil {
@@ -526,9 +526,9 @@ func (f *file) isComplete(seen fileState, h eventHint) bool {
 	}
 }
 
-// The time between two snapshots is at least paceLeast, so that changes are combined. It is longer if the last snapshot took long to make, as each
-// copies the list of files: restFor times that duration, but at most paceMost. With a thousand changed files a second, each change waits for little
-// more than the disk, and all of them together take half a CPU.
+// The time between two snapshots is restFor times the duration that the last one took to make, because each copies the list of files. It is at least
+// paceLeast, so that changes are combined, and at most paceMost. With a thousand changed files a second, each change waits for little more than the
+// disk, and all of them together take half a CPU.
 const (
 	paceLeast = 4 * time.Millisecond
 	paceMost  = 50 * time.Millisecond

@@ -78,8 +78,8 @@ func (s *source) moved() bool {
 	return err != nil || versionOf(info).identity != s.id
 }
 
-// isLocal reports whether all directories of the source are watched, still exist, and lie on one filesystem that only this kernel changes.
-// The watched ones are sorted.
+// isLocal reports whether all directories of the source are watched, still exist, and lie on one filesystem that only this kernel changes. watched
+// has the watched directories, sorted.
 func (s *source) isLocal(watched []string) bool {
 	var of unix.Statfs_t
 	if err := unix.Statfs(s.dir, &of); err != nil || !slices.Contains(localFilesystems, of.Type) {
@@ -179,8 +179,8 @@ func read(root *os.Root, rel string, seen fileState, most int, room []byte) ([]b
 // the controlling one.
 const openFlags = os.O_RDONLY | unix.O_NONBLOCK | unix.O_NOCTTY
 
-// readOpen reads an open file, into room if that is large enough. If it is not the one that was seen, the content is nil. A file of more
-// than most bytes is an error.
+// readOpen reads an open file, into room if that is large enough. If it is not the one that was seen, the content is nil. A file of more than most
+// bytes is an error. If the file grows meanwhile, the content may have most+1 bytes.
 func readOpen(f *os.File, seen fileState, most int, room []byte) ([]byte, fileState, error) {
 	info, err := f.Stat()
 	if err != nil {

@@ -115,8 +115,8 @@ const (
 	chunkBytes = 64 << 20
 )
 
-// atOnce returns the number of leading files that are read at once: at least one, at most most, and
-// not more than chunkBytes unless it is a single file.
+// atOnce returns how many of the first files are read at once: at most the given number (most), and together at most chunkBytes. The first file may
+// be larger.
 func atOnce(files []*file, most int) int {
 	n, size := 0, int64(0)
 	for n < min(len(files), most) {
@@ -128,7 +128,7 @@ func atOnce(files []*file, most int) int {
 	return n
 }
 
-// observe records a change if the state of a path differs from the one handled last. It forgets a file that is gone.
+// observe records a change if the state of a path differs from the one handled last. It forgets the file if the path is gone in both states.
 func (w *Watcher) observe(s *source, path string, seen fileState, h eventHint, now time.Time) {
 	if f := w.settling.observe(s, path, seen, h, now); f != nil {
 		w.forget(f)
@@ -233,8 +233,8 @@ var rooms = sync.Pool{New: func() any { return new([]byte) }}
 // mostRoom is the largest capacity, in bytes, of a buffer that is put into the pool rooms; larger ones are left to the garbage collector.
 const mostRoom = 1 << 20
 
-// read handles a changed file after its content was read. If the file has changed again or lacks objects, it does not use the content yet, and the
-// change settles later.
+// read handles a changed file after its content was read. If the file has changed again, or lacks objects that it had before, read does not use the
+// content yet, and the change settles later.
 func (w *Watcher) read(f *file, now content, at time.Time) {
 	c := f.change
 	last := !at.Before(c.first.Add(w.cfg.SettleCap)) // not waiting any longer
@@ -295,7 +295,7 @@ func sameObjects(a, b *manifest.File) bool {
 	})
 }
 
-// lacks reports whether an object of before is missing in next. An object with a problem in next is not missing.
+// lacks reports whether a file (next) lacks an object that its previous version (before) has. An object with a problem in next is not missing.
 func lacks(next, before *manifest.File) bool {
 	if before == nil {
 		return false

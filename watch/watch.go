@@ -83,7 +83,7 @@ func within(dir, path string) bool {
 	return path == dir || strings.HasPrefix(path, strings.TrimSuffix(dir, "/")+"/")
 }
 
-// A Watcher watches directories. Make it with New, start it with Run, once.
+// A Watcher watches directories. Create it with New, and call Run once.
 type Watcher struct {
 	cfg Config
 	log *slog.Logger
@@ -234,7 +234,7 @@ type request struct {
 	waits map[*file]*change // changes that had not settled at that moment
 }
 
-// answer ends the requests for which all changes in waits are in a snapshot. Later changes do not matter.
+// answer ends the requests whose changes (request.waits) are all in a snapshot. Later changes do not matter.
 func (w *Watcher) answer() {
 	if w.out.changed {
 		return
@@ -351,8 +351,8 @@ func (e *events) add(ev fsnotify.Event, now time.Time) {
 // none reports whether there are no paths to examine.
 func (e *events) none() bool { return e.first.IsZero() }
 
-// due returns the time at which the paths are to be examined: the time of the first event, if files were moved into place, because these are
-// complete, and nothing else was created, moved or removed; else when no more events are waited for (gathered).
+// due returns the time at which the paths are to be examined. If files were moved into place, and nothing else was created, moved or removed, that is
+// the time of the first event, because such files are complete. Otherwise it is the time until which more events are waited for (gathered).
 func (e *events) due() time.Time {
 	if e.renamed && !e.structural {
 		return e.first

@@ -33,15 +33,15 @@ const (
 	// leafBackdate is subtracted from the start of a certificate, for clients with slow
 	// clocks.
 	leafBackdate = 24 * time.Hour
-	// maxAddresses bounds the addresses in a certificate beside the configured ones.
+	// maxAddresses bounds the addresses in a certificate in addition to the configured ones.
 	maxAddresses = 100
 
 	pemCertificate = "CERTIFICATE"
 	pemKey         = "PRIVATE KEY"
 )
 
-// authorityBegin is the start of the CA's validity. It precedes the clock of a host that
-// loses the time when it is off.
+// authorityBegin is the start of the CA's validity. It lies far in the past, so that the certificate is also valid on a host whose clock is wrong
+// after it was off.
 var authorityBegin = time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)
 
 // serialBits is the length of a serial number in bits: RFC 5280, section 4.1.2.2 allows
@@ -186,7 +186,7 @@ func (a *Authority) Export() (key []byte, ends bool, err error) {
 	return key, a.ends(), err
 }
 
-// NewAuthorityKey makes a CA: its certificate and its key, in PEM.
+// NewAuthorityKey makes a CA, and returns its certificate and its key in PEM.
 func NewAuthorityKey(now time.Time) ([]byte, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -270,8 +270,8 @@ func (a *Authority) renewal() time.Time {
 	return a.leaf.Leaf.NotAfter.Add(-renewBefore)
 }
 
-// addAddress adds an address to those of the certificate and reports whether it is new. If there are
-// maxAddresses that are not configured, it drops the oldest of them.
+// addAddress adds an address to the certificate, and reports whether it is new. If the certificate already has maxAddresses addresses that are not
+// configured, addAddress drops the oldest of them.
 func (a *Authority) addAddress(addr netip.Addr) bool {
 	addr = addr.Unmap().WithZone("")
 	if addr.IsUnspecified() || slices.Contains(a.addresses, addr) {

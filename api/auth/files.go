@@ -131,7 +131,7 @@ func (f *Files) Validity() Validity {
 	return Validity{File: f.certPath, Begins: f.cert.Leaf.NotBefore, Expires: f.cert.Leaf.NotAfter, Refused: f.refused}
 }
 
-// reload puts the certificate in the files into use if it differs from the one in use.
+// reload loads the certificate again if reloadInterval is over and a file was modified. If that fails, the old certificate stays in use.
 func (f *Files) reload() {
 	now := f.now()
 	if now.Sub(f.looked) < reloadInterval {
@@ -163,7 +163,7 @@ type Peer struct {
 	Groups   []uint32 // IDs of the supplementary groups (SO_PEERGROUPS, Linux 4.13)
 }
 
-// PeerOf asks the kernel for the peer; false if the connection is no unix socket.
+// PeerOf asks the kernel for the peer. It returns false if the connection is no unix socket, or if the kernel returns an error.
 func PeerOf(conn net.Conn) (Peer, bool) {
 	uc, ok := conn.(*net.UnixConn)
 	if !ok {

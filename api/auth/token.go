@@ -33,8 +33,7 @@ const (
 	maxToken = 1 << 10
 	// maxTokenName bounds the length of a token's name in bytes.
 	maxTokenName = 64
-	// clockSkew bounds how far in the future a token may have been issued: the clock may have been
-	// set back a little since.
+	// clockSkew is how far in the future the issue time of a token may lie, in case the clock was set back since.
 	clockSkew = time.Minute
 
 	// DefaultTokenLife is the default lifetime of a token.
@@ -75,7 +74,7 @@ func OpenTokens(dir string) (*Tokens, error) {
 	return t, nil
 }
 
-// OpenShared returns Tokens that are signed by a key which boxes share; see Share.
+// OpenShared returns a Tokens that signs with a key which several boxes share; see Share.
 func OpenShared(dir, id string, key []byte) (*Tokens, error) {
 	t := newTokens(dir)
 	if err := t.Share(id, key); err != nil {
@@ -88,7 +87,7 @@ func newTokens(dir string) *Tokens {
 	return &Tokens{path: filepath.Join(dir, tokenKeyName), endedPath: filepath.Join(dir, endedName), now: time.Now, revoked: make(chan struct{})}
 }
 
-// own signs tokens with the key in the file, which it creates if there is none.
+// own makes the key in the file the signing key. It creates the file with a new key if there is none.
 func (t *Tokens) own() error {
 	key, err := readKeyFile(t.path)
 	switch {
@@ -125,7 +124,7 @@ func NewTokenKey() []byte {
 }
 
 // Share makes the signing key one that several boxes share, identified by id. It deletes this box's own key, so that tokens signed with it never
-// become valid again. If id is "", the box signs with its own key again, which is newly created after a shared one.
+// become valid again. If id is "", the box signs with a key of its own again, which is a new one if the last key was shared.
 func (t *Tokens) Share(id string, key []byte) error {
 	t.changing.Lock()
 	defer t.changing.Unlock()
@@ -312,8 +311,9 @@ func (t *Tokens) read(text string) (c claims, err error) {
 // ErrRole means that a user requests more than their own role.
 var ErrRole = errors.New("a token cannot have a higher role than its creator")
 
-// Delegate returns the user for a token that the user by requests. The error wraps ErrRole if role is higher than the requester's. The new user's
-// name is the requester's, followed by ":" and name. If name is "", the role takes its place, unless it is the requester's role.
+// Delegate returns the user for a token with a role and a name; by is the user that requests the token. The error wraps ErrRole if role is higher
+// than by.Role. The name of the new user is by.Name, ":" and name. If name is "", the name of the role takes its place; if the role is also by.Role,
+// the new user has the name by.Name.
 func Delegate(by User, role Role, name string) (User, error) {
 	if role > by.Role {
 		return User{}, fmt.Errorf("%w: %s is a %s, and the token is for the role %s: ask for --role %s, or as root", ErrRole, by.Name, by.Role, role, by.Role)
@@ -413,8 +413,8 @@ const (
 	maxKeyFile = 64 << 10
 )
 
-// readKeyFile reads a key file; it wraps fs.ErrNotExist if there is none. It refuses a
-// file that other users can read, because its content is no secret any more.
+// readKeyFile reads a key file. The error wraps fs.ErrNotExist if there is none. A file that other users can read is an error, because its content is
+// no secret any more.
 func readKeyFile(path string) ([]byte, error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
 	if err != nil {
@@ -434,9 +434,8 @@ func readKeyFile(path string) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(f, maxKeyFile))
 }
 
-// writeKeyFile writes a file that only its owner can read, and creates its directory if
-// needed. The write is atomic, and durable unless it fails. After an error the
-// file is the old one, or the new one if only the sync of the directory failed.
+// writeKeyFile writes a file that only its owner can read, and creates its directory if needed. The write is atomic, and durable if it succeeds.
+// After an error the file is the old one, or the new one if only the sync of the directory failed.
 func writeKeyFile(path string, data []byte) (err error) {
 	dir := filepath.Dir(path)
 	if err := makeKeyDir(dir); err != nil {
@@ -461,7 +460,7 @@ func writeKeyFile(path string, data []byte) (err error) {
 	return syncDir(dir)
 }
 
-// removeKeyFile removes a file, which need not be there, durably.
+// removeKeyFile removes a file durably. It is no error if the file does not exist.
 func removeKeyFile(path string) error {
 	err := os.Remove(path)
 	if errors.Is(err, fs.ErrNotExist) {

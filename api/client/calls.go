@@ -38,9 +38,9 @@ type ApplyOptions struct {
 	AsFile bool
 }
 
-// Apply applies objects, each in JSON, in one request, and calls f with the result of each, in order, as it arrives. If the server refuses an object,
-// it continues with the next. Apply returns an error if the request fails, or the first error of f, and then handles no more results; objects that
-// were applied until then stay applied.
+// Apply applies objects, each in JSON, in one request. It calls f with the result of each, in order, as it arrives. If the server refuses an object,
+// it still applies the others. Apply returns an error if the request fails. It stops at the first error of f and returns it; the objects applied
+// until then stay applied.
 func (c *Client) Apply(ctx context.Context, o ApplyOptions, objects []json.RawMessage, f func(i int, r wire.Applied) error) error {
 	query := url.Values{"fieldManager": {o.Manager}, "force": {strconv.FormatBool(o.Force)}, "fieldValidation": {"Strict"}}
 	if o.DryRun {
@@ -226,7 +226,7 @@ func (c *Client) Journal(ctx context.Context, q wire.JournalQuery) (entries []wi
 	return entries, err
 }
 
-// request is one request of the server.
+// request is a request to the server.
 type request struct {
 	method string
 	path   string
@@ -347,7 +347,7 @@ func patienceOr(ctx context.Context, err error) error {
 	return err
 }
 
-// answer is the body of a response. Each read of data restarts its timeout, patience.
+// answer is the body of a response. Reading it fails after patience without data.
 type answer struct {
 	body     io.ReadCloser
 	context  context.Context

@@ -118,7 +118,8 @@ func (e *UnreachableError) Error() string {
 	return fmt.Sprintf("no answer from the appliance at %s: %v: its log may have the reason", e.Socket, e.Err)
 }
 
-// Sent reports whether the request may have reached the server: connecting to it did not fail.
+// Sent reports whether the request may have reached the server. It is false if the connection was refused, or if the socket does not exist or cannot
+// be opened.
 func (e *UnreachableError) Sent() bool {
 	return !errors.Is(e.Err, fs.ErrPermission) && !errors.Is(e.Err, fs.ErrNotExist) && !errors.Is(e.Err, syscall.ECONNREFUSED)
 }
@@ -183,7 +184,7 @@ func NotRunning(err error) bool {
 		(errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ECONNREFUSED))
 }
 
-// Call makes a request of a route.
+// Call makes a request to a route that returns one JSON value, and decodes the response.
 func Call[Query, Answer any](ctx context.Context, c *Client, at wire.Route[Query, Answer], q Query) (*Answer, error) {
 	answer := new(Answer)
 	if err := c.call(ctx, at.Method, at.Path, wire.WriteQuery(q), callTimeout, answer); err != nil {
@@ -305,7 +306,7 @@ func Remote(s Server) (*Client, error) {
 	}}, nil
 }
 
-// remedy returns the cause of not reaching a remote appliance, and what to do about it.
+// remedy returns why a remote appliance cannot be reached, with advice where there is some.
 func (e *UnreachableError) remedy() error {
 	switch unknown, is := errors.AsType[x509.UnknownAuthorityError](e.Err); {
 	case is:
@@ -386,8 +387,8 @@ func isStopped(pid int32) bool {
 	return len(fields) > 0 && (fields[0] == "T" || fields[0] == "t")
 }
 
-// watchStopped cancels a request over the socket when the process there is stopped. The
-// function that it returns ends the watch.
+// watchStopped cancels a request over the socket if the process there is found to be stopped (SIGSTOP) after c.stoppedAfter. The caller calls end
+// when the response has begun. Requests to a remote appliance are not watched.
 func (c *Client) watchStopped(cancel context.CancelCauseFunc) (end func()) {
 	if c.Remote() {
 		return func() {}
@@ -400,7 +401,7 @@ func (c *Client) watchStopped(cancel context.CancelCauseFunc) (end func()) {
 	return func() { timer.Stop() }
 }
 
-// silence describes an appliance that has taken a request and does not answer.
+// silence returns the message about an appliance that accepted a request and did not answer it.
 func (e *UnreachableError) silence() string {
 	who := "the appliance at " + e.Socket
 	if e.peer.pid > 0 {

@@ -197,7 +197,7 @@ type Row struct {
 	Object Object `json:"object"`
 }
 
-// Table is a list for people, as the server would have it printed.
+// Table is a list in the form in which the server proposes to print it: rows of cells.
 type Table struct {
 	Columns []Column
 	Rows    []Row

@@ -96,7 +96,7 @@ func span(d time.Duration) string {
 	}
 }
 
-// clock formats a time as the time of day, or as a date if that is not today's.
+// clock formats a time of today, or of the last 12 hours, as the time of day, and any other time as a date, both in UTC.
 func clock(now, at time.Time) string {
 	if now.Sub(at) < 12*time.Hour || now.UTC().YearDay() == at.UTC().YearDay() && now.Sub(at) < 24*time.Hour {
 		return at.UTC().Format("15:04")

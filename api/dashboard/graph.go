@@ -141,7 +141,7 @@ type spark struct{ Line, Area string }
 // The size of a sparkline in units of its SVG view box, and the number of points of the graph that are averaged into one of its points.
 const sparkWidth, sparkHeight, sparkPoints = 90.0, 24.0, 3
 
-// sparkOf draws new connections; nil where there are none.
+// sparkOf draws the new connections over time. It returns nil if there are none.
 func sparkOf(g wire.TrafficGraph) *spark {
 	var points []wire.TrafficPoint
 	most := 0.0

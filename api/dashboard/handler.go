@@ -161,7 +161,8 @@ func (p *page) State() string {
 	return "good"
 }
 
-// Count returns the number in the window title: the number of problems that are errors, or of Services that do not answer, whichever is greater.
+// Count returns the number in the window title: the number of problem groups with severity error, or of Services that do not answer, whichever is
+// greater.
 func (p *page) Count() int {
 	n := 0
 	for i := range p.Status.Verdict.Groups {
@@ -237,7 +238,7 @@ func (h *handler) answer(w http.ResponseWriter, p *page) {
 	_, _ = w.Write(text)
 }
 
-// show renders a whole page before it sends any of it.
+// show renders a whole page before it sends any of it. If live.json requests the page, show answers with its new values instead.
 func (h *handler) show(w http.ResponseWriter, r *http.Request, code int, name, title string, data any) {
 	p := h.page(r, name, title, data)
 	if r.Context().Value(asked{}) != nil {

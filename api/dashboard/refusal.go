@@ -47,7 +47,8 @@ func Unauthorized(w http.ResponseWriter, _ *http.Request) {
 // titleOf returns the title of a page about a failure.
 func titleOf(code int) string { return strconv.Itoa(code) + " " + http.StatusText(code) }
 
-// failure is the value with which a page's handler panics after a panic. It is an http.Handler that responds with an error page; see Handler.
+// failure wraps the value of a panic in a page's handler; failing panics with it. It is an http.Handler that responds with an error page; see
+// Handler.
 type failure struct{ cause any }
 
 func (f failure) Error() string { return fmt.Sprint(f.cause) }
@@ -57,7 +58,7 @@ func (failure) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 	Refuse(w, http.StatusInternalServerError, "The appliance failed on this page. Its log has the details.", true)
 }
 
-// failing must be deferred by a page's handler. It recovers a panic and panics again with a failure, which can respond with an error page.
+// failing must be deferred by a page's handler. It recovers a panic and panics again with a failure. It lets http.ErrAbortHandler pass unchanged.
 func failing() {
 	switch v := recover(); v {
 	case nil:

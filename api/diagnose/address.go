@@ -42,7 +42,8 @@ func Nobody(f Facts) []Finding {
 	return d.findings
 }
 
-// place adds a finding about the allocation range that contains the address of q. No Service serves that address.
+// place adds a finding about the address of q, which no Service serves: the Service that holds it, the allocation range in which it lies, or that it
+// lies in none.
 func (d *diagnosis) place(q Question) {
 	for _, pool := range d.Allocations.Pools {
 		for _, h := range pool.Holders {
@@ -106,7 +107,7 @@ func HealthPort(f Facts) []Finding {
 	return d.findings
 }
 
-// Backend is a Service that an address is an endpoint of.
+// Backend is a Service that has the address among its endpoints, with the state of that endpoint.
 type Backend struct {
 	Service string // "namespace/name"
 	Slice   string

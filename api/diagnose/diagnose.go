@@ -82,8 +82,8 @@ func Worst(findings []Finding) Level {
 }
 
 // Service returns the findings about a Service, from its object to the kernel. It stops when a finding makes further checks pointless. The first
-// finding summarizes the conditions of the Service. The findings after it are the reasons, and none has a worse level. Only facts that the conditions
-// do not cover, about the Question and Probed, are judged here.
+// finding summarizes the conditions of the Service, and the findings after it are the reasons. If the first one is not Bad, a Bad finding after it is
+// lowered to Doubt, unless it is about the Question or Probed, which the conditions do not cover.
 func Service(f Facts) []Finding {
 	d := &diagnosis{Facts: f}
 	verdict := d.verdict()
@@ -233,7 +233,7 @@ func (d *diagnosis) problems() []wire.Problem {
 	return slices.DeleteFunc(slices.Clone(d.Status.Problems), func(p wire.Problem) bool { return p.Object != d.ref() })
 }
 
-// exists adds a finding if the Service does not exist, and reports whether it exists.
+// exists reports whether the Service exists, and adds a finding about that.
 func (d *diagnosis) exists() bool {
 	if d.Service != nil {
 		d.good("the Service exists%s", d.origin())
@@ -355,7 +355,8 @@ func (d *diagnosis) accepted() {
 	}
 }
 
-// reachable checks that the Service has at least one address of any kind, and reports whether it does.
+// reachable reports whether the Service has VIPs by its type. If it does not, because it is headless or an ExternalName, reachable adds the findings
+// about that. For a headless Service these include its endpoints and their health.
 func (d *diagnosis) reachable() bool {
 	switch spec := &d.Service.Spec; {
 	case spec.Type == object.TypeExternalName:
@@ -402,7 +403,8 @@ func (d *diagnosis) allocated() {
 	d.add(Bad, next, "it waits for a load balancer IP")
 }
 
-// asked checks that the address and port of the Question are served by the Service, and reports whether they are.
+// asked reports whether the Service has the port of the Question and, for a node port, whether node ports answer at the address of the Question. If
+// not, it adds a finding.
 func (d *diagnosis) asked() bool {
 	q := d.Question
 	if q.Port == 0 && !q.Address.IsValid() {

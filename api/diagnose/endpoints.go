@@ -115,8 +115,8 @@ func (d *diagnosis) oneSided(port object.ServicePort, name string) {
 	}
 }
 
-// notUsed adds findings about endpoints that the objects offer and the appliance does not use; it
-// reports whether there are any.
+// notUsed adds findings about endpoints that the objects offer but the appliance does not use. If the whole port is refused, the finding is about
+// that instead. notUsed reports whether it added a finding.
 func (d *diagnosis) notUsed(port object.ServicePort, name string, t tally, total int) bool {
 	if d.State == nil || d.Service.Headless() || t.ready+t.draining == 0 || d.isNewer() {
 		return false
@@ -294,7 +294,7 @@ func (d *diagnosis) isLocal(node *string) bool {
 	return *node == d.Status.NodeName
 }
 
-// policies checks that a policy Local has a local endpoint.
+// policies checks that each port has an endpoint on this box if the traffic policy for the Question is Local.
 func (d *diagnosis) policies() {
 	spec := &d.Service.Spec
 	external := spec.ExternalTrafficPolicy == object.PolicyLocal && d.external()
@@ -397,8 +397,7 @@ var annotationsOfSets = []string{
 	"service.beta.kubernetes.io/aws-load-balancer-security-groups",
 }
 
-// bridged adds a finding about endpoints behind bridges that do not reach themselves through the
-// Service.
+// bridged adds a finding about endpoints that are behind a bridge and therefore do not reach themselves through the Service.
 func (d *diagnosis) bridged() {
 	if d.State == nil || len(d.State.Bridged) == 0 {
 		return

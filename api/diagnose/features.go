@@ -131,7 +131,7 @@ func (d *diagnosis) weights() weights {
 	return of
 }
 
-// in returns the weight of an endpoint of a slice: by its address, else that of the slice.
+// in returns the weight of the endpoint e of the slice s: the weight that w has for its address, or else the weight of the slice.
 func (w weights) in(s *object.EndpointSlice, e *object.Endpoint) uint16 {
 	if len(e.Addresses) > 0 {
 		if own, given := w[e.Addresses[0]]; given {
@@ -141,7 +141,8 @@ func (w weights) in(s *object.EndpointSlice, e *object.Endpoint) uint16 {
 	return s.Metadata.WeightOf()
 }
 
-// hasBalance reports whether weights or priorities choose among endpoints that are ready.
+// hasBalance reports whether weights or priorities may exclude endpoints: an endpoint has the weight 0, or an EndpointSlice has a priority other than
+// 0.
 func (d *diagnosis) hasBalance() bool {
 	weights := d.weights()
 	return slices.ContainsFunc(d.Slices, func(s *object.EndpointSlice) bool {
@@ -333,7 +334,8 @@ func (d *diagnosis) portRanges() {
 	}
 }
 
-// limits adds findings about the connection limits of a Service, with the number of packets that limits of all Services have refused.
+// limits adds a finding about the connection limits of a Service. For each limit it gives the number of packets refused by limits of that kind, of
+// all Services together.
 func (d *diagnosis) limits() {
 	var parts []string
 	for _, limit := range []struct{ key, of, reason string }{

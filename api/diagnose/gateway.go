@@ -25,8 +25,8 @@ type GatewayFacts struct {
 	Slices  []*object.EndpointSlice
 }
 
-// Gateway goes from a Gateway to the backends of its routes: its conditions, each listener with its routes and shares, the
-// routes that are not attached, and the problems of the Services that serve it.
+// Gateway returns the findings about a Gateway: its conditions, its addresses, and its listeners with their routes and the shares of the backends.
+// The listeners of its ListenerSets are included.
 func Gateway(f GatewayFacts) []Finding {
 	d := &diagnosis{}
 	gw := f.Gateway
@@ -70,7 +70,8 @@ var remedies = map[string]string{
 	"RefNotPermitted":       "make a ReferenceGrant in the namespace of what is referred to",
 }
 
-// judge adds a finding about subject for each condition of the given types, and reports whether all are good.
+// judge adds a finding for each condition of the given types that is not True, or that is True with another reason than usual. It reports whether all
+// are True. If subject is "it", conditions without a fault get a finding too.
 func (d *diagnosis) judge(subject string, list []object.Condition, kinds ...string) (good bool) {
 	good = true
 	for _, kind := range kinds {
@@ -89,7 +90,7 @@ func (d *diagnosis) judge(subject string, list []object.Condition, kinds ...stri
 }
 
 // listeners adds a finding for each listener of a Gateway or ListenerSet, with its routes and their backends. It also adds findings for routes that
-// reference the owner but are not attached.
+// reference the owner but are not accepted, or have unresolved references.
 func (d *diagnosis) listeners(f *GatewayFacts, owner object.Ref, specs []object.Listener, statuses []object.ListenerStatus) {
 	// at are the entries of a route about the owner.
 	at := func(r *Route) []object.RouteParentStatus {
@@ -156,8 +157,9 @@ func backendsOf(list []*object.EndpointSlice, in func(*object.EndpointSlice) boo
 	return strings.Join(backends, ", ")
 }
 
-// Paths returns a line for each Service port, listener and route of generated EndpointSlices. of is the KIND/NAMESPACE/NAME of a Gateway,
-// ListenerSet, route or generated Service, and port the name of a port. Either selects all if it is "".
+// Paths returns a line for each Service port, listener and route of the generated EndpointSlices in list. The parameter of, KIND/NAMESPACE/NAME,
+// limits them to those of a Gateway, ListenerSet, route or generated Service. The parameter port limits them to a port by its name; "" means all
+// ports.
 func Paths(list []*object.EndpointSlice, of, port string) (text string) {
 	at := map[string][]*object.EndpointSlice{}
 	for _, s := range list {
@@ -177,7 +179,8 @@ func Paths(list []*object.EndpointSlice, of, port string) (text string) {
 	return text
 }
 
-// gateway adds the Gateway for which the Service is generated, and for each port or server name the listener, the route and the backends.
+// gateway adds the findings about the Gateway that a generated Service belongs to: its name, and the listener, route and backends of each port and of
+// each server name.
 func (d *diagnosis) gateway() {
 	owners := d.Service.Metadata.OwnerReferences
 	if len(owners) == 0 || owners[0].Kind != object.KindGateway {
@@ -207,8 +210,8 @@ func (d *diagnosis) gateway() {
 	}
 }
 
-// leads adds a finding about where clients of at, a port or server name, are forwarded: the listener, route and backends of the generated
-// EndpointSlices that in selects.
+// leads adds a finding with the listener, route and backends that serve the clients of at, which is a port or a server name. The backends are the
+// generated EndpointSlices in list for which in returns true. Without any there is no finding.
 func (d *diagnosis) leads(at string, list []*object.EndpointSlice, in func(*object.EndpointSlice) bool) {
 	with := func(s *object.EndpointSlice) bool {
 		return in(s) && s.Metadata.Annotations[object.AnnotationRoute] != ""

@@ -11,7 +11,8 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// health checks that the endpoints with health checks are up.
+// health adds findings about the health of endpoints: the results of their health checks, and endpoints without a check that do not accept
+// connections.
 func (d *diagnosis) health() {
 	if d.State == nil || d.isNewer() {
 		return
@@ -172,7 +173,7 @@ func verdictText(e *wire.EndpointHealth) string {
 	return text + " (" + e.Check + ")"
 }
 
-// isOf reports whether an endpoint is one of a port, and of a family that the Question is about.
+// isOf reports whether e is about an endpoint of the port, in an IP family that the Question is about.
 func (d *diagnosis) isOf(e *wire.EndpointHealth, port object.ServicePort) bool {
 	at, err := netip.ParseAddrPort(e.Endpoint)
 	family := object.FamilyOf(at.Addr())

@@ -105,7 +105,7 @@ func (d *diagnosis) related() []wire.Problem {
 	return list
 }
 
-// served checks that the addresses and ports that are asked for are those of this Service.
+// served checks that the kernel serves the addresses and ports of the Question for this Service. It also adds a finding for each of d.Rivals.
 func (d *diagnosis) served() {
 	if d.State == nil || d.isNewer() {
 		return // changes that are not programmed yet come last

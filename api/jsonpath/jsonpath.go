@@ -347,7 +347,7 @@ func (p *parser) path(depth int) path {
 	return steps
 }
 
-// name parses the name of a field. A backslash escapes the next byte.
+// name parses the name of a field, or * for all children, and returns the step to it. A backslash escapes the next byte.
 func (p *parser) name() step {
 	if p.skip("*") {
 		return children

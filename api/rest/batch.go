@@ -343,7 +343,7 @@ func documents(body io.Reader, mediaType string) iter.Seq2[document, error] {
 	}
 }
 
-// unreadable returns the answer to a stream that cannot be read on.
+// unreadable returns the error to send for a stream that cannot be read further; err is the cause.
 func unreadable(err error) error {
 	var tooLong *http.MaxBytesError
 	var own *statusError

@@ -267,7 +267,7 @@ const (
 	// smallBody is the size in bytes that every request may send, even if large bodies have used up maxBodies, so that small requests are never
 	// refused. It is also the maximum size of a review or of DeleteOptions.
 	smallBody = 64 << 10
-	// maxBodies bounds the bytes beyond smallBody of all request bodies together. Clients other than admins may use half of it.
+	// maxBodies bounds the sum of the bytes by which request bodies exceed smallBody. Clients other than admins may use half of it.
 	maxBodies = 64 << 20
 	// smallBodyTime bounds the time of reading a body of at most smallBody.
 	smallBodyTime = 10 * time.Second
@@ -275,7 +275,7 @@ const (
 	firstPiece = 4 << 10
 )
 
-// bodies counts the bytes that each request body holds beyond smallBody.
+// bodies counts the bytes by which the request bodies in memory exceed smallBody, over all requests.
 type bodies struct{ held atomic.Int64 }
 
 // reserve adds n bytes to the count. It returns false, and adds none, if the count would exceed most.
@@ -329,7 +329,7 @@ func (b *bodies) read(r *request, most int64) ([]byte, error) {
 	}
 }
 
-// readSmall is read for a body of at most smallBody, in a shorter time.
+// readSmall is like read, but for a body of at most smallBody bytes, within smallBodyTime.
 func (b *bodies) readSmall(w http.ResponseWriter, r *request) ([]byte, error) {
 	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(smallBodyTime))
 	return b.read(r, smallBody)

@@ -121,7 +121,8 @@ func (s *Server) collectionOf(k kind.Kind, f form) collection {
 	return plain
 }
 
-// adapt returns a collection that shows stored objects of type T through the functions that view returns.
+// adapt returns a collection of the stored objects of type T. For each list or change it calls view, and converts the objects with the function that
+// view returns.
 func adapt[T object.Object](plain stored, view func() func(T) object.Object) adapted {
 	return adapted{plain, func() func(object.Object) object.Object {
 		show := view()

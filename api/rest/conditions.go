@@ -53,7 +53,8 @@ type conditionNews struct {
 	pending map[viewKey]struct{} // Services sent before the conditions of their version were final
 }
 
-// recently bounds the age of a condition's transition that a new watch sends again, because the client's list may not have had it.
+// recently is the age below which a change of a condition makes a new watch send the Service again, because the client's list may be older than the
+// change.
 const recently = time.Minute
 
 // newsOf returns the conditionNews of a watch; nil if the watch does not show conditions of Services.
@@ -88,7 +89,7 @@ func (n *conditionNews) catchUp(l *watchSession) {
 	}
 }
 
-// seen records that a Service was sent, and whether its conditions may still change for that version.
+// seen records that a Service was sent. If its conditions may still change for that version, the Service becomes pending; otherwise it no longer is.
 func (n *conditionNews) seen(o object.Object) {
 	if svc, is := o.(*object.Service); n != nil && is {
 		key := viewKey{svc.Metadata.Namespace, svc.Metadata.Name}
@@ -214,7 +215,7 @@ func badRequest(format string, args ...any) *statusError {
 	return refusal(wire.ReasonBadRequest, nil, format, args...)
 }
 
-// at adds the field that a *schema.TypeError names to the details of the answer.
+// at adds to the answer the object and the field that have a value of the wrong type, if why is a *schema.TypeError.
 func (e *statusError) at(k kind.Kind, name string, why error) *statusError {
 	if wrong, is := errors.AsType[*schema.TypeError](why); is {
 		e.Details = detailsOf(k, name)

@@ -52,7 +52,8 @@ func (s *Server) list(w http.ResponseWriter, r *request) error {
 	return s.respondList(w, r, page.meta(objects, revision, &o), o.selected(objects[:page.length], viewOf(all)))
 }
 
-// meta returns the metadata of a list that p is a page of.
+// meta returns the metadata of the list that p is a page of: the revision and, if more objects follow, the continue token. The number of those
+// objects is set only if the request selects all objects.
 func (p page) meta(objects []object.Object, revision uint64, o *listOptions) table.ListMeta {
 	meta := table.ListMeta{ResourceVersion: strconv.FormatUint(revision, 10)}
 	if !p.more {
@@ -107,8 +108,8 @@ func (o *listOptions) expired(start viewKey) error {
 	return e
 }
 
-// behind returns the objects after the position of the continue token. err is the error of listing the objects: behind returns it, or the error for
-// an expired list in place of store.ErrExpired.
+// behind returns the objects after start, the position of the continue token, or all objects without a token. err is the error of listing the
+// objects. If it is not nil, behind returns it, with store.ErrExpired replaced by the error for an expired list.
 func (o *listOptions) behind(objects []object.Object, start viewKey, err error) ([]object.Object, error) {
 	if errors.Is(err, store.ErrExpired) {
 		return nil, o.expired(start)
@@ -248,8 +249,8 @@ func revisionOf(text string) (uint64, error) {
 	return revision, nil
 }
 
-// checkList returns the combinations of query parameters that a list does not accept
-// (ValidateListOptions of pkg/apis/meta/internalversion/validation).
+// checkList returns errors about combinations of query parameters that a list does not accept (ValidateListOptions of
+// pkg/apis/meta/internalversion/validation).
 func (o *listOptions) checkList() object.Errors {
 	var errs object.Errors
 	if o.match != "" {
@@ -387,9 +388,11 @@ func (s selection) selects(o object.Object) bool {
 // reachTimeout bounds the wait of a read for a revision that another box has written and that has not arrived.
 const reachTimeout = 3 * time.Second
 
-// fresh makes a read include earlier writes of all boxes that share the store. If given is "", it asks the store for the newest revision. If the
-// other boxes do not answer, the read uses the local objects and gets a warning; a read of a Lease fails, because clients elect a leader with it.
-// Otherwise fresh waits for the given revision, at most reachTimeout; the caller checks whether it has arrived.
+// fresh makes a read include earlier writes of all boxes that share the store. given is the resourceVersion of the request, and revision its number.
+//
+// If given is not "", fresh waits until this box has the revision, at most reachTimeout; the caller checks whether it has. If given is "", fresh
+// waits for the newest revision of the store. If the other boxes do not answer, the read uses the local objects and gets a warning. A read of a Lease
+// fails then, because clients elect a leader with it.
 func (s *Server) fresh(w http.ResponseWriter, r *request, given string, revision uint64) error {
 	if !s.store.IsShared() {
 		return nil
@@ -458,9 +461,8 @@ type tableHead struct {
 	ColumnDefinitions []table.Column `json:"columnDefinitions"`
 }
 
-// respondList answers with a list in the form that the client asked for. Objects are encoded one by
-// one as the client takes them: no second copy of the list is made. An error in the middle cuts the
-// answer off, so that no client takes it for a whole one.
+// respondList answers with a list in the form that the client asked for. It encodes the objects one by one as the client reads them, so that no
+// second copy of the list is in memory. After an error in the middle it aborts the connection, so that the client detects the truncation.
 func (s *Server) respondList(w http.ResponseWriter, r *request, meta table.ListMeta, objects iter.Seq[object.Object]) error {
 	l := &listing{form: r.form}
 	switch r.form.shape {

@@ -164,8 +164,7 @@ func (c clause) takes(mediaType string) bool {
 	return isRange && strings.HasPrefix(mediaType, kind+"/")
 }
 
-// accepts reports whether a header accepts a media type without parameters; no header
-// accepts everything.
+// accepts reports whether a header accepts a media type without parameters. Every media type is accepted if the header is absent.
 func accepts(header []string, mediaType string) bool {
 	return len(header) == 0 || slices.ContainsFunc(parseAccept(header), func(c clause) bool { return c.takes(mediaType) })
 }

@@ -20,8 +20,8 @@ var (
 	changing = []string{"create", "update", "patch", "delete"}
 )
 
-// may reports whether a role permits a verb on objects of a kind. Readers may not read Secrets, as with the Kubernetes role "view". Reviews of one's
-// own permissions are permitted.
+// may reports whether a role permits a verb on objects of a kind. Only admins may read Secrets; the Kubernetes role "view" excludes them too. Reviews
+// of one's own permissions are permitted.
 func may(role auth.Role, verb string, k kind.Kind) bool {
 	switch {
 	case role == auth.Admin:

@@ -79,7 +79,8 @@ func (v view) list(namespace string, at uint64) ([]object.Object, uint64, error)
 // loads bounds the attempts to read all sources at the same revision. An attempt fails only if the revision expires while sources are read.
 const loads = 3
 
-// at returns the derivation as of the revision at (0: the newest), the keys of all objects that it may show, and the revision.
+// at reads a derivation at a revision; 0 means the newest. It returns the derivation, the keys of all objects that it may show, and the revision that
+// was read.
 func (v view) at(namespace string, at uint64) (d derivation, keys map[viewKey]struct{}, revision uint64, err error) {
 	for range loads {
 		d, keys, revision = v.derive(), map[viewKey]struct{}{}, at
@@ -186,8 +187,7 @@ const (
 	parentResource      = "services"
 )
 
-// addressesOf returns the view of the holders of addresses: an IPAddress for each cluster IP and
-// load balancer IP of a Service.
+// addressesOf returns the view of IPAddresses: one for each cluster IP and load balancer IP of the Services, with the Service that holds it.
 func addressesOf(s *store.Store) view {
 	return view{store: s, derive: func() derivation { return holders{} }} // nothing is indexed by address: all Services are searched
 }
@@ -344,7 +344,7 @@ func endpointsKey(o object.Object) (viewKey, bool) {
 	return viewKey{meta.Namespace, service}, service != "" && slice.Metadata.Labels[object.LabelManagedBy] != slicesAreMirrors
 }
 
-// apply adds a stored object to the part if there is set, or else removes it.
+// apply adds or replaces the stored object o in the part if there is set. Otherwise it removes o.
 func (p *endpointsPart) apply(o object.Object, there bool) {
 	switch o := o.(type) {
 	case *object.Service:

@@ -61,7 +61,7 @@ func (s *Server) write(wr *writing) (o object.Object, created bool, err error) {
 	}
 }
 
-// answerTo returns the answer to an error, as statusOf; nil for nil.
+// answerTo is like statusOf, but returns nil if err is nil.
 func answerTo(err error, r *request) error {
 	if err == nil {
 		return nil

@@ -52,7 +52,7 @@ type FleetBox struct {
 	Rollout string `json:"rollout,omitempty"`
 }
 
-// The states of a FleetBox that Fleet does not have.
+// The states that only a FleetBox can have. Its other states are those of a Fleet.
 const (
 	BoxOK      = "OK"
 	BoxBehind  = "Behind"

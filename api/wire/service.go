@@ -128,8 +128,8 @@ type Chosen struct {
 	Refused bool `json:"refused,omitempty"`
 }
 
-// Unanswered is an address in the network of an interface that no interface of the box has,
-// so that neighbors get no answer when they ask for it by ARP or NDP.
+// Unanswered is an address in the network of one of the box's interfaces that is not assigned to any of them. Neighbors that ask for it by ARP or NDP
+// get no answer.
 type Unanswered struct {
 	Address   string   `json:"address"`
 	Interface string   `json:"interface"`
@@ -137,7 +137,7 @@ type Unanswered struct {
 	Services  []string `json:"services,omitempty"`
 }
 
-// NotStored is a document of a file that is read and not stored.
+// NotStored is the position of a document in a file that could not be stored yet, and the reason.
 type NotStored struct {
 	File string `json:"file"`
 	Line int    `json:"line,omitempty"`
@@ -184,7 +184,7 @@ const (
 // clients, and then the box itself, failed to connect to it.
 const CheckOfFailures = "failed clients"
 
-// Probed is the result of a connection of the box to an endpoint.
+// Probed is the result of connecting from the box to an endpoint.
 type Probed struct {
 	Port     string   `json:"port,omitempty"`
 	Protocol string   `json:"protocol"`

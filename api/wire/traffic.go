@@ -238,7 +238,7 @@ func TrafficSorts() []string {
 	return []string{"open", "rate", "unanswered", "refused", "name", "state", "bytes"}
 }
 
-// MaxTrafficFilter bounds a filter, in bytes: longer than any name of a port.
+// MaxTrafficFilter bounds the length of a filter in bytes. It is greater than the length of any Service port's name.
 const MaxTrafficFilter = 512
 
 // TrafficFilter reports whether a filter selects a Service port, "namespace/name" or "namespace/name:port". A filter without * matches any part of

@@ -447,7 +447,7 @@ func (a *announcer) elected() {
 	}
 }
 
-// setPassive stops answering for all addresses on all interfaces (another box does), or starts it again.
+// setPassive(true) stops answering for all addresses on all interfaces, because another box does. setPassive(false) starts it again.
 func (a *announcer) setPassive(passive bool) {
 	a.passive = passive
 	for _, p := range a.segments.ports {
@@ -455,8 +455,8 @@ func (a *announcer) setPassive(passive bool) {
 	}
 }
 
-// setDrained withdraws all addresses from this box, or announces them again. With an election another box takes them over. Without one they
-// are removed from the interfaces, and no other box takes over; with Config.Follow another program moves them.
+// setDrained(true) withdraws all addresses from this box, setDrained(false) announces them again. In an election another box takes the addresses
+// over. Without an election they are removed from the interfaces, and no other box takes over; with Config.Follow another program moves them.
 func (a *announcer) setDrained(drained bool) {
 	if a.drained == drained {
 		return

@@ -129,8 +129,8 @@ func (e *election) setLinks(ctx context.Context, links map[int]node.Link, macs m
 	return nil
 }
 
-// do calls f, sends the adverts of the priorities that f returns on all links, and signals changes. It first processes the adverts queued
-// in the sockets, so that a process that was suspended does not count them as missing.
+// do calls f, which returns the priorities of the adverts to send, sends an advert with each of them on all links, and signals changes. Before that
+// it processes the adverts queued in the sockets, so that a process that was suspended does not count them as missing.
 func (e *election) do(f func(now time.Time) []uint8) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -215,7 +215,7 @@ func (e *election) compare(now time.Time, a *vrrp.Advert) {
 	e.evaluateForeign(now)
 }
 
-// evaluateForeign updates foreign.since: whether, and since when, the adverts of the active box list other addresses than this box has.
+// evaluateForeign updates foreign.since, the time since which the addresses in the adverts of the active box differ from those of this box.
 func (e *election) evaluateForeign(now time.Time) {
 	if !e.foreign.at.IsValid() {
 		return
@@ -269,7 +269,7 @@ func (e *election) problems() (all []string) {
 	return all
 }
 
-// without returns the addresses that are not among others, as text. Digests are left out.
+// without returns, as text, the addresses that are not in others. Digests are left out.
 func without(addrs, others []netip.Addr) (texts []string) {
 	for _, a := range addrs {
 		if !isDigest(a) && !slices.Contains(others, a) {
@@ -279,8 +279,8 @@ func without(addrs, others []netip.Addr) (texts []string) {
 	return texts
 }
 
-// isActive reports whether this box answers now. If its timers are overdue (the process was stopped), adverts that wait in the sockets are
-// processed first, so that it does not answer after another box took over.
+// isActive reports whether this box answers for the addresses now. If its timers are overdue (the process was suspended), it first processes the
+// adverts that wait in the sockets, since another box may have taken over.
 func (e *election) isActive() bool {
 	e.mu.Lock()
 	silent := e.m.Silent(time.Now())
@@ -294,7 +294,7 @@ func (e *election) isActive() bool {
 	return state.Answers()
 }
 
-// leave hands the addresses over to another box, and waits for its adverts for at most patience.
+// leave starts to hand the addresses over to another box. This box answers for them until it receives an advert of that box, for at most `patience`.
 func (e *election) leave(patience time.Duration) {
 	e.do(func(now time.Time) []uint8 { return e.m.Leave(now, patience) })
 }
@@ -349,8 +349,8 @@ func (l *listing) complete(all iter.Seq[netip.Addr]) {
 	}
 }
 
-// listed returns the addresses for adverts, by family. The last address of each list encodes the digest in an address that no host can
-// have, of 240.0.0.0/4 (RFC 1112) or 100::/64 (RFC 6666).
+// listed returns the addresses for adverts: IPv4 at index 0, IPv6 at index 1. The last address of each list encodes the digest. It lies in
+// 240.0.0.0/4 (RFC 1112) or 100::/64 (RFC 6666), which no host uses.
 func (l *listing) listed() (by [2][]netip.Addr) {
 	digest4 := [4]byte{}
 	binary.BigEndian.PutUint32(digest4[:], 0xf0000000|uint32(l.digest^l.digest>>28)&0x0fffffff)
@@ -439,8 +439,8 @@ func (e *election) open(ctx context.Context, l node.Link) error {
 	return nil
 }
 
-// onlyAdverts returns a classic BPF program (bpf(7)) that passes VRRP packets alone. Without it all traffic of a link would fill the
-// socket, and adverts would be lost.
+// onlyAdverts returns a classic BPF program (bpf(7)) that passes only VRRP packets, over IPv6 if v6 is set, otherwise over IPv4. Without it all
+// traffic of a link would fill the socket, and adverts would be lost.
 func onlyAdverts(v6 bool) ([]bpf.RawInstruction, error) {
 	protocol := uint32(etherLen + 9)
 	if v6 {

@@ -171,7 +171,7 @@ func (ps *peers) sameRouter(c *wire.PeerConfig) *peering {
 	return ps.list[i]
 }
 
-// withPeers returns the advertisements, with each peer name that is a key of also replaced by the value for that key.
+// withPeers returns the advertisements with some peer names replaced. `also` maps each name to be replaced to the new name.
 func withPeers(all []wire.Advertisement, also map[string]string) []wire.Advertisement {
 	if len(also) == 0 {
 		return all
@@ -230,7 +230,7 @@ func (ps *peers) update(addrs []netip.Addr, wanted map[netip.Addr]ad) {
 	ps.publish(changed, true)
 }
 
-// publish sends changed routes to the peers. With damps a route that was withdrawn a moment ago is announced later (damper).
+// publish sends changed routes to the peers. If damps is set, a route that was withdrawn a moment ago is announced later (see damper).
 func (ps *peers) publish(changed map[netip.Prefix]struct{}, damps bool) {
 	now := time.Now()
 	announced := map[netip.Prefix]*route{}

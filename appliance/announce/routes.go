@@ -193,7 +193,7 @@ func (a ad) advertisements() []string {
 // everywhere in ad.L2 stands for all interfaces.
 const everywhere = "*"
 
-// on reports whether the address is announced on an interface; l2 are the interfaces of flags.
+// on reports whether the address is announced on an interface. l2 holds the interfaces that the flags name.
 func (a ad) on(ifname string, l2 []string) bool {
 	return a.Flags && (slices.Contains(l2, ifname) || slices.Contains(l2, Auto)) || slices.Contains(a.L2, everywhere) || slices.Contains(a.L2, ifname)
 }

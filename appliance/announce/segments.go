@@ -77,8 +77,8 @@ func (s *segments) announces(addr netip.Addr) bool {
 	return false
 }
 
-// keeps reports whether the next process should announce an address without a probe: it is announced now, or the previous process announced
-// it and no port has reported a state since. A process that is killed right after its start thus leaves the state file unchanged.
+// keeps reports whether the next process should announce an address without a probe: it is announced now, or the previous process announced it and no
+// port has reported a state since. A process that is killed right after its start thus passes on the addresses of the previous process.
 func (s *segments) keeps(addr netip.Addr) bool {
 	return s.known[addr] || s.unreported[addr] || s.announces(addr)
 }
@@ -477,7 +477,7 @@ func missing(links []node.Link, l2 []string) (problems []string) {
 	return problems
 }
 
-// thatAreUp returns a list of the Ethernet interfaces in parentheses, to append to a sentence; "" if there are none.
+// thatAreUp returns the names of the Ethernet links, to append to a sentence, as in " (up are eth0, eth1)"; "" if there are none.
 func thatAreUp(links []node.Link) string {
 	var names []string
 	for _, l := range links {

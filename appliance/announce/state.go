@@ -149,8 +149,8 @@ func (w *stateWriter) everything() {
 // fewSteps is the number of lines up to which changes are always appended, however few addresses there are.
 const fewSteps = 1000
 
-// save updates the state file. It appends a line for each changed address, with the status from of. If the file would have more lines than
-// size, the number of addresses, it replaces the file with the state from all instead.
+// save updates the state file. It appends a line for each changed address, with the status that `of` returns. If the file would have more lines than
+// there are addresses (size), it replaces the file with the state that `all` returns; up to fewSteps lines it always appends.
 func (w *stateWriter) save(size int, all func() state, of func(netip.Addr) lastStatus) error {
 	if !w.whole && w.steps+len(w.dirty) <= max(size, fewSteps) {
 		return w.append(of)

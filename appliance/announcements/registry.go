@@ -69,7 +69,8 @@ func New(ranges []nft.Range) *Registry {
 	}
 }
 
-// SetPlan replaces the ranges, and the plan by which their addresses are announced. The next Programmed publishes the changes.
+// SetPlan replaces the ranges, and the plan by which their addresses are announced. Withdrawals are published at once, other changes by the next call
+// of Programmed.
 func (r *Registry) SetPlan(ranges []nft.Range, plan Plan, config wire.AnnounceConfig) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -250,7 +251,7 @@ func (r *Registry) wakeAll() {
 	}
 }
 
-// Watch calls send with all announcements, after the first Programmed, and then with changes, until ctx is done or send fails. announces is
+// Watch calls send with all announcements, after the first call of Programmed, and then with changes, until ctx is done or send fails. announces is
 // set for the watch of the announcer, which counts as connected until Watch returns.
 func (r *Registry) Watch(ctx context.Context, announces bool, send func(wire.AnnouncementsEvent) error) error {
 	return r.watch(ctx, announces, announces, send)

@@ -210,8 +210,7 @@ func newAnnouncer() announcer { return announcer{began: time.Now()} }
 
 func (n *announcer) isConnected() bool { return n.watches > 0 }
 
-// count adds by (1 or -1) to the number of the announcer's open watches, and reports whether the announcer thereby connected or
-// disconnected.
+// count adds `by` (1 or -1) to the number of the announcer's open watches, and reports whether the announcer thereby connected or disconnected.
 func (n *announcer) count(by int) (changed bool) {
 	before := n.isConnected()
 	n.watches += by
@@ -286,8 +285,9 @@ func hasConflict(places []wire.Place) bool {
 	return slices.ContainsFunc(places, func(p wire.Place) bool { return p.State == conflict })
 }
 
-// addTakeovers adds a Takeover for each place that announces an address while the same place in others does not. gained is set for places
-// that began to announce. Those that began before this process started are left out, because the previous process already reported them.
+// addTakeovers adds a Takeover for each place that announces the address in places, but not in others. gained is set if the places began to announce
+// it, and unset if they ceased. Announcements that began before this process started are left out, because the previous process already reported
+// them.
 func (r *Registry) addTakeovers(a netip.Addr, places, others []wire.Place, gained bool) {
 	n := &r.announcer
 	for _, p := range places {

@@ -168,8 +168,8 @@ func (a *answers) environment(_ *http.Request, q wire.EnvironmentQuery) (wire.En
 	return e, nil
 }
 
-// allocations returns the allocated addresses and ports, by pool, with at most the given number of holders of each pool, or only the holder
-// of value unless it is "". With repair it also corrects allocations that disagree with the Services.
+// allocations returns the allocated addresses and ports by pool, with at most `most` holders of each pool. If value is not "", only its holder is
+// included. If value is "" and repair is set, allocations that disagree with the Services are also corrected.
 func (a *answers) allocations(repair bool, value string, most int) wire.Allocations {
 	a.checking.Lock()
 	defer a.checking.Unlock()
@@ -209,7 +209,7 @@ func (a *answers) connections(_ *http.Request, asked wire.ConnectionsQuery) (c w
 	return pointed(a.views.Traffic.Connections(q))
 }
 
-// pointed returns *p, or the zero value and err.
+// pointed returns *p, or the zero value and err if err is not nil.
 func pointed[T any](p *T, err error) (t T, _ error) {
 	if err != nil {
 		return t, err
@@ -250,7 +250,7 @@ func (a *answers) kill(r *http.Request, q wire.KillQuery) (wire.Connection, erro
 	return *killed, nil
 }
 
-// trace calls each with the packets that a trace reports. Traces are logged with their user; predictions are not.
+// trace calls each with the packets that a trace reports. It logs the trace with its user, unless q.Predict is set.
 func (a *answers) trace(ctx context.Context, q wire.TraceQuery, each func(wire.TracedPacket)) error {
 	if !q.Predict {
 		a.log.Info("a trace was asked for", "from", q.From, "to", q.To, "port", q.Port, "user", auth.From(ctx).Name)
@@ -319,7 +319,8 @@ func (a *answers) journal(q wire.JournalQuery) ([]wire.JournalEntry, error) {
 // maxJournal is the approximate number of changes that the journal keeps.
 const maxJournal = 10_000
 
-// isOf reports whether a change is about the Service of this name: it is of the Service, its Endpoints or EndpointSlices, or an Event.
+// isOf reports whether a change is about the Service of this name: the changed object is the Service, its Endpoints, one of its EndpointSlices, or an
+// Event about it.
 func isOf(e *store.Event, service string) bool {
 	switch o := cmp.Or(e.New, e.Old).(type) {
 	case *object.EndpointSlice:
@@ -451,8 +452,8 @@ type placement struct {
 	since     time.Time
 }
 
-// places returns the placements of all Services, by "namespace/name". by is the prefix of the places to include, "l2 " or "bgp ", and
-// counts filters them.
+// places returns the placements of all Services, by "namespace/name". It includes the places whose name begins with `by` ("l2 " or "bgp ") and for
+// which the function `counts` returns true.
 func (s *states) places(by string, counts func(p *wire.Place) bool) map[string]*placement {
 	all := map[string]*placement{}
 	if s.announced == nil {

@@ -11,8 +11,8 @@ const (
 	Step = 10 * time.Second
 )
 
-// Accident reports whether the loss of gone Services out of a total of `of` looks like an accident: more than Few and more than half of
-// them, or, if all is set (no Service is left), more than fewest.
+// Accident reports whether the loss of `gone` out of `of` Services looks like an accident. It does if more than Few and more than half of them are
+// gone or, if all is set (no Service is left), if more than fewest are gone.
 func Accident(gone, of int, all bool) bool { return gone > Few && 2*gone > of || all && gone > fewest }
 
 // Remains reports whether a loss still looks like an accident. left is the number of Services still missing, most the largest number

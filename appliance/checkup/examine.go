@@ -57,8 +57,8 @@ func Examine(f *Facts) []Finding {
 	return []Finding{f.forwarding(), f.rpFilter(), f.routeLocalnet(), f.conntrack(), f.legacyNAT()}
 }
 
-// Unforwarded describes why a host does not forward packets of a family, according to the files under proc (such as /proc). It returns ""
-// if the host forwards them or if the files cannot be read.
+// Unforwarded describes why a host does not forward IPv4 packets if is4 is set, otherwise IPv6 packets, according to the files under proc (such as
+// /proc). It returns "" if the host forwards them or if the files cannot be read.
 func Unforwarded(proc string, is4 bool) string {
 	r := reader{proc: proc}
 	if r.forwards(is4) || len(r.errs) > 0 {

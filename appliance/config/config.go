@@ -205,7 +205,7 @@ const (
 	NodelessRemote NodelessEndpoints = "remote" // as in kube-proxy
 )
 
-// SNATMode selects the clients that are masqueraded in addition to hairpin connections, which always are.
+// SNATMode selects the clients that are masqueraded. Hairpin connections are masqueraded in every mode.
 type SNATMode string
 
 const (

@@ -204,8 +204,8 @@ func (c *Config) ownPorts() (ports []resolve.OwnPort) {
 	return ports
 }
 
-// relays returns the addresses of the relay for each family, on one address of the host: the lowest among the first addresses of its
-// interfaces. The choice does not depend on routes, because they change.
+// relays returns the addresses of the relay by family. Each family uses one address of the host: the lowest among the first addresses of its
+// interfaces, except for loopback addresses, link-local addresses and VIPs. The choice does not depend on routes, because they change.
 func (c *Config) relays(facts *node.Facts, isVIP func(netip.Addr) bool) map[nft.Family][nft.NumPools]netip.AddrPort {
 	at := map[nft.Family]netip.Addr{}
 	for _, a := range facts.Addresses {
@@ -260,8 +260,8 @@ type overlap struct {
 	address   netip.Addr   // the address of this host in network; invalid for a route
 }
 
-// overlaps returns the overlaps of the service ranges with addresses and connected networks of the host. A network counts only if its
-// prefix is longer than that of the range: a route to the whole range serves the box's own packets to cluster IPs.
+// overlaps returns the overlaps of the service ranges with addresses and connected networks of the host. A connected network counts only if its
+// prefix is longer than that of the range, because a route to the whole range is there for the box's own packets to cluster IPs.
 func (c *Config) overlaps(facts *node.Facts) []overlap {
 	var all []overlap
 	if facts == nil {

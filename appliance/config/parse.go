@@ -290,8 +290,8 @@ func (d *DNS) validate(v *validation) {
 	}
 }
 
-// listensAt reports whether a listener, given as host:port, receives packets to the address to. Host names are not resolved, and a wildcard
-// listener counts only for loopback addresses.
+// listensAt reports whether a listener, given as host:port, receives packets to the address and port `to`. Host names are not resolved, and a
+// wildcard listener counts only for loopback addresses.
 func listensAt(listener string, to netip.AddrPort) bool {
 	host, port, err := net.SplitHostPort(listener)
 	if err != nil || port != strconv.Itoa(int(to.Port())) {
@@ -339,8 +339,8 @@ func rangeOf(p netip.Prefix) nft.Range {
 	return nft.Range{First: p.Masked().Addr(), Last: LastAddr(p.Masked())}
 }
 
-// wholePrefix widens a pool to a prefix if it holds exactly the host addresses of that prefix, and otherwise returns the pool. Packets to
-// the network or broadcast address have no destination either.
+// wholePrefix returns the range of a prefix if r holds exactly the host addresses of that prefix, otherwise r. The network address and the broadcast
+// address may be included, since packets to them have no destination either.
 func wholePrefix(r nft.Range) nft.Range {
 	for bits := r.First.BitLen(); bits >= 0; bits-- {
 		p := netip.PrefixFrom(r.First, bits)
@@ -354,7 +354,7 @@ func wholePrefix(r nft.Range) nft.Range {
 	return r
 }
 
-// without returns ranges with the addresses in gone removed.
+// without returns those parts of the ranges that lie outside of `gone`.
 func without(ranges []nft.Range, gone nft.Range) (rest []nft.Range) {
 	for _, r := range ranges {
 		if r.First.BitLen() != gone.First.BitLen() || r.Last.Less(gone.First) || gone.Last.Less(r.First) {

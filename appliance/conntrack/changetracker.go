@@ -138,9 +138,9 @@ func (l *ChangeTracker) nodePortFrontends() map[Frontend]*Port {
 	return all
 }
 
-// move handles a change of the addresses on which node ports answer. from holds the previous addresses, and before the frontends of node
-// ports with their previous ports. Existing connections to an added address were not translated. Connections to a removed address are
-// treated like those to a removed frontend.
+// move handles a change of the addresses on which node ports answer. from holds the previous addresses. before maps the frontends of node ports to
+// their previous ports. Existing connections to an added address were not translated. Connections to a removed address are treated like those to a
+// removed frontend.
 func (l *ChangeTracker) move(from []netip.Addr, before map[Frontend]*Port) {
 	removed := without(from, l.nodePorts)
 	for fe, p := range before {
@@ -177,9 +177,9 @@ func without(list, other []netip.Addr) []netip.Addr {
 	return slices.DeleteFunc(slices.Clone(list), func(a netip.Addr) bool { return slices.Contains(other, a) })
 }
 
-// Restored records that the rules were missing for a time, for example after another program flushed them, and that the change of the next
-// Take restores them. Connections that began meanwhile were not translated, and outgoing connections of egress sources used the sources'
-// own addresses.
+// Restored records that the rules were missing for a time, for example after another program flushed them. The change whose Work the next Take
+// returns restores them. Connections that began meanwhile were not translated, and outgoing connections of egress sources used the sources' own
+// addresses.
 func (l *ChangeTracker) Restored() {
 	for of, p := range leavers(l.services) {
 		l.look(of, p, Drain{})
@@ -338,8 +338,8 @@ func (c *change) answers(s *socket) (tally, error) {
 	}
 }
 
-// failure returns the error for an errno of a message of this kind. It is nil if the entry to delete no longer existed, or if a newer entry
-// exists in place of a dead end.
+// failure returns the error for an errno of a message of this kind. It returns nil if the entry to delete no longer exists, or if a dead end (see
+// deadEnds) cannot be created because another entry exists in its place.
 func (k changeKind) failure(errno unix.Errno) error {
 	switch {
 	case errno == unix.ENOENT && k != blocks, errno == unix.EEXIST && k == blocks:

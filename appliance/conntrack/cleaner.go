@@ -235,8 +235,8 @@ type item struct {
 	open map[netip.AddrPort]time.Time
 }
 
-// revoked is the key in item.open for TCP connections of clients that may no longer connect, to any endpoint, if the Service drains
-// connections.
+// revoked is the key in item.open for the TCP connections of clients that may no longer connect, to whichever endpoint. It is used only if the
+// Service drains connections.
 var revoked netip.AddrPort
 
 // add schedules the work of a change. It replaces pending work for the same frontends, so that connections to an endpoint that was added
@@ -272,7 +272,7 @@ func (a *schedule) add(w Work, now time.Time) {
 	}
 }
 
-// place sets the addresses of the box: nodePorts are those on which node ports answer, local are all. They change rarely.
+// place sets the addresses of the box: nodePorts holds those on which node ports answer, local holds all. They change rarely.
 func (a *schedule) place(nodePorts, local []netip.Addr) {
 	if slices.Equal(nodePorts, a.addresses[0]) && slices.Equal(local, a.addresses[1]) {
 		return
@@ -320,8 +320,8 @@ func (a *schedule) expect(w Work) {
 	}
 }
 
-// due returns the frontends that are due for a scan, and the latest time for the next scan of the others; zero if none is scheduled. Scans
-// for connections in begun and for departures are included only in next.
+// due returns the frontends that are due for a scan. next is the latest time for the next scan of other frontends, begun connections or departures;
+// zero if none is scheduled.
 func (a *schedule) due(now time.Time) (due []*item, next time.Time) {
 	next = a.nextLook(now)
 	for _, it := range a.items {
@@ -457,8 +457,8 @@ func newExpirySet() expirySet {
 // any reports whether a time is configured for any frontend.
 func (t *expirySet) any() bool { return len(t.times) > 0 }
 
-// update replaces the frontends of the given Services with those of their TCP ports for which timeOf returns a nonzero time. If box is not
-// nil, it also replaces the node port addresses. It reports whether the set became empty or nonempty.
+// update replaces the frontends of the given Services. It includes only TCP ports for which timeOf returns a nonzero time. If box is not nil, it also
+// replaces the node port addresses. turned reports whether the set became empty or nonempty.
 func (t *expirySet) update(box *nft.Box, changes map[string][]nft.ServicePort, timeOf func(service string, p *nft.ServicePort) time.Duration) (turned bool) {
 	if box != nil {
 		t.nodePorts = addressSet(box.NodePortAddresses)

@@ -44,8 +44,8 @@ func egressOf(family nft.Family, table *nft.Table) (ports []Port) {
 	return ports
 }
 
-// leave records egress sources that lost their address, and those that are new or have other destinations. was and changes hold the ports
-// of the changed Services before and after the change.
+// leave records egress sources that lost their address, and those that are new or have other destinations. `was` holds the ports of the changed
+// Services before the change, `changes` those after it.
 func (l *ChangeTracker) leave(was, changes map[string][]Port) {
 	before, now := leavers(was), leavers(changes)
 	if l.left == nil {
@@ -146,7 +146,7 @@ func (a *departing) dueQueries(now time.Time) (queries []query) {
 	return queries
 }
 
-// judgeDeparture returns the verdict on an entry that predates its rules, or with an egress source that now has another address. judged is
+// judgeDeparture returns the verdict on an entry if its connection predates the rules, or if its egress source now has another address. judged is
 // false for all other entries.
 func (a *schedule) judgeDeparture(e *entry, now time.Time) (v verdict, judged bool) {
 	if a.begun.concerns(e, a.nodePorts) {

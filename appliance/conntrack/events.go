@@ -186,7 +186,7 @@ var translated = []bpf.Instruction{
 	bpf.RetConstant{Val: 0},
 }
 
-// Begins turns NEW events on or off.
+// Begins(true) turns NEW events on, Begins(false) turns them off.
 func (v *Events) Begins(want bool) (err error) {
 	switch {
 	case want && !v.begins:
@@ -203,7 +203,8 @@ func (v *Events) Begins(want bool) (err error) {
 // Wait returns nil when there is an event to Read, and os.ErrClosed after Close.
 func (v *Events) Wait() error { return v.stream.Wait() }
 
-// readAtOnce is the maximum number of datagrams for one Read, far more than fit into the buffer: the rest arrived during the Read.
+// readAtOnce is the maximum number of datagrams for one Read. It is far more than fit into the buffer, so a Read reaches it only if datagrams arrive
+// meanwhile.
 const readAtOnce = 50_000
 
 // Read calls each with the pending events, and returns how many were lost since the last Read. It never blocks. If events arrive faster

@@ -63,8 +63,8 @@ func (r Ranges) Drop(fe Frontend) {
 	}
 }
 
-// At returns the value in of for the frontend that serves to, the destination of a client. It tries exact ports first, then ranges, and
-// then node ports if the address is in nodePorts. ranges must hold the port ranges among the keys of of.
+// At returns the value of the frontend that serves `to`, the destination of a client, from the map `of`. It tries the exact port first, then port
+// ranges, and then node ports if the address is in nodePorts. ranges must hold all port ranges among the keys of the map.
 func At[V any](of map[Frontend]V, to Frontend, ranges Ranges, nodePorts map[netip.Addr]bool) (v V, ok bool) {
 	if v, ok = of[to]; ok {
 		return v, ok
@@ -208,7 +208,7 @@ type admission struct {
 	allow, deny []*nft.SourceSet
 }
 
-// sourcesOf returns the clients that may connect to a frontend; nil means all.
+// sourcesOf returns the clients of one family (IPv4 if is4 is set) that may connect to a frontend; nil means all.
 func sourcesOf(fe *nft.Frontend, is4 bool) sources {
 	if fe.Sources == nil && fe.Sets == nil {
 		return nil
@@ -220,7 +220,7 @@ func sourcesOf(fe *nft.Frontend, is4 bool) sources {
 	return sources{a}
 }
 
-// tidyPrefixes returns the prefixes of one family, sorted and without those that lie within another prefix.
+// tidyPrefixes returns the prefixes of one family (IPv4 if is4 is set), sorted and without those that lie within another prefix.
 func tidyPrefixes(prefixes []netip.Prefix, is4 bool) []netip.Prefix {
 	all := make([]netip.Prefix, 0, len(prefixes))
 	for _, p := range prefixes {
@@ -353,7 +353,8 @@ func (b *exactPorts) of(fe Frontend) map[Frontend]struct{} {
 	return maps.Clone(b.exact[fe.Addr])
 }
 
-// follow calls noteRange for each range at an address with changed ports. was holds the previous ports of the changed Services.
+// follow calls noteRange for each range at an address with changed ports. `was` holds the previous ports of the changed Services, `changes` the new
+// ones.
 func (l *ChangeTracker) follow(was map[string][]Port, changes map[string][]Port) {
 	for _, ports := range was {
 		l.exactPorts.drop(ports)
@@ -402,8 +403,7 @@ type Origins struct {
 // errNoEntry means that the table has no entry for the connection.
 var errNoEntry = errors.New("the connection is not tracked")
 
-// Of returns the original destination of a client with packets that arrive at the local address at. It returns at itself if the connection
-// was not redirected.
+// Of returns the original destination of a connection from client to the local address `at`. It returns `at` if the connection was not redirected.
 func (o *Origins) Of(protocol nft.Protocol, at, client netip.AddrPort) (netip.AddrPort, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -422,7 +422,7 @@ func (o *Origins) Of(protocol nft.Protocol, at, client netip.AddrPort) (netip.Ad
 	return to, err
 }
 
-// origin returns the original destination of the entry with replies from at to client.
+// origin returns the original destination of the connection with replies from `at` to client, or errNoEntry if the table has no entry for it.
 func (s *socket) origin(protocol nft.Protocol, at, client netip.AddrPort) (to netip.AddrPort, err error) {
 	var w writer
 	sequence := s.Sequence(1)

@@ -252,9 +252,9 @@ func (e *entry) describe(c *Connection) {
 // ErrGone is the error of Kill for a connection that has ended.
 var ErrGone = errors.New("there is no such connection any more")
 
-// Kill ends the connection with the given ID if may returns true for it. For TCP the next packet of either side is answered by a reset.
-// Entries of other protocols are deleted, so that their next packet counts as a first one. local are the addresses of this host, from which
-// resets are sent; without an address of the family a TCP entry is deleted instead. The error is ErrGone if there is no such connection.
+// Kill ends the connection with the given ID, if `may` returns true for it. For TCP the next packet of either side is answered by a reset. Entries of
+// other protocols are deleted, so that their next packet counts as a first one. local holds the addresses of this host, from which resets are sent;
+// without an address of the family a TCP entry is deleted instead. The error is ErrGone if there is no such connection.
 func Kill(netns int, id uint32, local []netip.Addr, may func(*Connection) bool) (err error) {
 	t := &kernelTable{netns: netns}
 	defer func() { err = errors.Join(err, t.close()) }()
@@ -361,8 +361,8 @@ func queriesFor(items []*item) []query {
 	return queries
 }
 
-// queriesOf returns queries that cover the frontends: one for each port up to maxQueries ports, otherwise one for each protocol. The
-// queries do not overlap.
+// queriesOf returns queries that cover the frontends: one for each port up to maxQueries ports, otherwise one for each protocol. If unanswered is
+// set, they leave out entries that got a reply. The queries do not overlap.
 func queriesOf[V any](frontends map[Frontend]V, unanswered bool) (queries []query) {
 	whole, single := map[query]bool{}, map[query]bool{}
 	for fe := range frontends {

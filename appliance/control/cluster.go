@@ -176,7 +176,7 @@ func (c *ClusterObjects) dropFormerNodes() error {
 	return err
 }
 
-// nodeObject returns the Node of this box. It keeps what clients wrote to have, the stored Node.
+// nodeObject returns the Node of this box. The fields that clients may write are copied from have, the stored Node, if it is not nil.
 func (c *ClusterObjects) nodeObject(facts *node.Facts, have object.Object) *object.Node {
 	n := &object.Node{
 		TypeMeta: object.TypeMeta{Kind: object.KindNode, APIVersion: object.APIVersionCore},
@@ -225,7 +225,7 @@ func KeepOfClients(n *object.Node, have object.Object) {
 // nodeLabels lists the keys of the labels that a box sets on its Node.
 var nodeLabels = []string{labelHostname, labelOS, labelArch, labelZone}
 
-// NodeLabels returns those of the given labels that a box sets on its Node.
+// NodeLabels returns the subset of the given labels that a box sets on its Node.
 func NodeLabels(labels map[string]string) map[string]string {
 	of := map[string]string{}
 	for _, key := range nodeLabels {

@@ -53,7 +53,7 @@ func (c *Endpoints) Fork(copied *store.Store, revision uint64) *Endpoints {
 	return f
 }
 
-// Aside makes c write no statuses, as is right for a copy of the store, and returns c.
+// Aside turns off the writing of statuses, for use with a copy of the store, and returns c.
 func (c *Endpoints) Aside() *Endpoints {
 	c.gateways.silent = true
 	return c

@@ -116,7 +116,8 @@ func happeningOf(p manifest.Problem) (happening, bool) {
 	return h, true
 }
 
-// Record queues one Event about an object. Above the limits in total, or for one object, Events are dropped.
+// Record queues one Event about an object, of type Normal if normal is set, otherwise Warning. Above the limits in total, or for one object, Events
+// are dropped.
 func (r *Recorder) Record(about object.Ref, reason, message string, normal bool) {
 	r.mu.Lock()
 	if len(r.once) < maxHappenings {

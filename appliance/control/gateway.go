@@ -299,8 +299,8 @@ func (c *gateways) plan(w *work) error {
 	return c.storeLate()
 }
 
-// runAhead sets ahead to the EndpointSlices of the Services that a batch changes. It returns false, and sets nothing, if the batch changes
-// other objects as well.
+// runAhead sets c.ahead to the EndpointSlices, by Service, as they will be after the commit of a batch. It returns false, and sets nothing, if the
+// batch changes other objects as well.
 func (c *gateways) runAhead(b *batch) bool {
 	ahead := map[string][]*object.EndpointSlice{}
 	replace := func(old *object.EndpointSlice, with ...*object.EndpointSlice) {
@@ -447,8 +447,8 @@ func (c *gateways) planOne(w *work, ref object.Ref, b *batch) *gateway.Planned {
 	return &p
 }
 
-// addStatus adds the object with its planned status to a batch, if that differs from the stored one. A nil planned stands for an object
-// that no Gateway of this controller uses any more.
+// addStatus adds an object to a batch if its planned status differs from the stored one. planned is nil for an object that no Gateway of this
+// controller uses any more.
 func (c *gateways) addStatus(b *batch, ref object.Ref, planned object.Object) {
 	stored, has := b.statuses[ref]
 	if !has {

@@ -72,7 +72,8 @@ func (p *Pools) Sync() (changed bool, err error) {
 	return p.give()
 }
 
-// give passes the pools of the last Plan to the store, which allocates load balancer IPs from them. It does nothing if the store already has them.
+// give passes the pools of the last Plan to the store, which allocates load balancer IPs from them. If the store already has them, it only allocates
+// again for Services that wait for an address. changed reports whether the pools changed, at most once for each Plan.
 func (p *Pools) give() (changed bool, err error) {
 	if p.plan == nil {
 		return false, p.store.GiveFreed()

@@ -31,8 +31,8 @@ import (
 )
 
 const (
-	// steadyGC is the value of GOGC, unless the environment sets another. It is low because most of the heap are connections, and answers make little
-	// garbage. started is the time after the start at which the garbage of the first lists is returned to the system.
+	// steadyGC is the value of GOGC, unless the environment sets another. It is low because most of the heap belongs to connections, and answers make
+	// little garbage. started is the time after the start at which the garbage of the first lists is returned to the system.
 	steadyGC = 40
 	started  = 30 * time.Second
 )
@@ -340,7 +340,7 @@ func (d *discovery) syncAll(ctx context.Context, now time.Time) {
 	}
 }
 
-// sync begins and ends the claims of a Service (key) by its annotations, and the questions for them.
+// sync begins and ends claims of a Service (key) so that they match its annotations, and the questions of these claims.
 func (d *discovery) sync(ctx context.Context, now time.Time, key string) {
 	if !d.stored.complete() {
 		return
@@ -386,7 +386,7 @@ func (d *discovery) sync(ctx context.Context, now time.Time, key string) {
 	d.schedule.touch(now, key)
 }
 
-// fromOf returns the annotation that EndpointSlices of a claim have: provider and question.
+// fromOf returns the value of the annotation on the EndpointSlices of a claim: the provider and the question.
 func (d *discovery) fromOf(k ledger.Key) string {
 	return d.providers[k.Provider].from + k.Question.String()
 }

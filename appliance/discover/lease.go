@@ -11,8 +11,8 @@ import (
 )
 
 const (
-	// leaseLasts is the time without a renewal after which another process takes over, leaseRenewed the interval of renewals. Each renewal
-	// takes an entry of the bounded journal, so they are rare; while no process asks a provider, its endpoints stay.
+	// leaseLasts is the time without a renewal after which another process takes over. leaseRenewed is the interval of renewals. They are rare
+	// because each takes an entry of the bounded journal. The endpoints of a provider stay while no process asks it.
 	leaseLasts   = 60 * time.Second
 	leaseRenewed = 20 * time.Second
 	// reportEvery is the least time between two reports.
@@ -41,8 +41,9 @@ func leaseName(provider, node string) string {
 	return annotation.DiscoverLeasePrefix + provider + "." + strings.ToLower(node)
 }
 
-// see records the stored Lease o, nil if it was deleted. released reports whether this process is its holder and the annotation EndpointsReleased has
-// changed since the last Lease seen: an operator has confirmed that the retained endpoints may go. It is false for the first Lease.
+// see records the stored Lease o, which is nil if it was deleted. released reports whether an operator has confirmed that the retained endpoints may
+// be removed: this process is the holder, and the annotation EndpointsReleased differs from that of the previous Lease. It is false for the first
+// Lease.
 func (l *lease) see(now time.Time, o *object.Lease, me string) (released bool) {
 	l.stored, l.since = o, now
 	if o == nil {

@@ -136,7 +136,7 @@ func (d *discovery) followOnce(ctx context.Context, path string, query url.Value
 	})
 }
 
-// keeps reports whether a listed object is needed. Services without the annotation svcctl.io/endpoints-from, which are most, are not.
+// keeps reports whether a listed object is needed. Services without the annotation svcctl.io/endpoints-from are not needed; most Services lack it.
 func keeps(o object.Object) bool {
 	svc, is := o.(*object.Service)
 	return !is || annotation.HasSources(svc.Metadata.Annotations)

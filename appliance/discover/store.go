@@ -50,7 +50,8 @@ func (s *schedule) touch(at time.Time, service string) {
 	s.by(at)
 }
 
-// by schedules the next comparison for a time, or for the earliest time at which a write is allowed. An earlier comparison stays scheduled.
+// by schedules the next comparison for the time `at`, or for the earliest time at which a write is allowed, whichever is later. A comparison that is
+// already scheduled for an earlier time stays scheduled.
 func (s *schedule) by(at time.Time) {
 	if at.Before(s.rest) {
 		at = s.rest
@@ -154,8 +155,8 @@ func (b *batch) add(o object.Object) {
 	b.bodies = append(b.bodies, text)
 }
 
-// changed returns the slices of a Service that must be written, and those that must be deleted (gone). changed includes the slices to empty because
-// their endpoints move to other slices.
+// changed returns the slices of a Service that must be written, and those that must be deleted (gone). A slice that becomes empty because its
+// endpoints move to other slices is in changed, and is deleted after the write.
 func (d *discovery) changed(now time.Time, key string) (changed, gone []*write.Slice) {
 	var all []*write.Slice
 	claims := d.claims[key]

@@ -85,7 +85,8 @@ func (x *index) replace(key serviceKey, in resolve.Input, moved map[netip.Addr]b
 	}
 }
 
-// move updates the names of addresses for PTR records from old to now, and records the affected addresses in moved.
+// move updates the names of addresses for PTR records. `old` holds the previous names, `now` the new ones. Addresses with changed names are added to
+// `moved`.
 func (x *index) move(old, now map[netip.Addr][]string, moved map[netip.Addr]bool) {
 	for _, side := range []struct {
 		names, others map[netip.Addr][]string
@@ -263,8 +264,8 @@ func (r *records) addClusterIPs(name string, spec *object.ServiceSpec) {
 	}
 }
 
-// addMembers adds the records of a headless Service (Kubernetes' DNS specification, 2.4). all includes endpoints that are not ready. Without an
-// endpoint the Service's own name does not exist either.
+// addMembers adds the records of a headless Service (Kubernetes' DNS specification, 2.4). If all is set, endpoints that are not ready are included.
+// Without an endpoint the Service's own name does not exist either.
 func (r *records) addMembers(name string, members []resolve.Member, all bool) {
 	seen := map[endpointPort]bool{}
 	for i := range members {
@@ -329,7 +330,7 @@ func (r *records) point(addr netip.Addr, name string) {
 	r.pointers[addr] = append(r.pointers[addr], name)
 }
 
-// add adds an address to the node, unless it is the last one already.
+// add adds an address to the node. It ignores an address that equals the previous one of its family; callers add addresses in order.
 func (n *node) add(addr netip.Addr) {
 	family := 0
 	if addr.Is6() {

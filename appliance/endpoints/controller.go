@@ -216,7 +216,7 @@ func (c *Controller) seePod(w *work, key string) {
 	}
 }
 
-// member records whether a Pod is an endpoint of a Service.
+// member records that a Pod is an endpoint of a Service or, if `is` is false, that it is none.
 func (c *Controller) member(podKey, service string, is bool) {
 	p := c.pods[podKey]
 	switch at := slices.Index(p.services, service); {

@@ -185,7 +185,7 @@ func (l *layout) changing(g group) []*slice {
 	return found
 }
 
-// roomy returns the fullest slice of a group that has room for n more endpoints; nil: none has.
+// roomy returns the fullest slice of a group that has room for n more endpoints, or nil if none has.
 func (l *layout) roomy(g group, n int) *slice {
 	var best *slice
 	for _, s := range l.slices {
@@ -200,8 +200,8 @@ func compareFull(a, b *slice) int {
 	return cmp.Or(cmp.Compare(len(b.endpoints), len(a.endpoints)), cmp.Compare(a.name, b.name))
 }
 
-// keep removes empty slices and returns their names. For each family in served without endpoints it keeps or creates one empty slice, which
-// represents a Service without endpoints.
+// keep removes empty slices and returns their names. Each family in served that has no endpoints is left with one empty slice, an existing or a new
+// one, which represents a Service without endpoints.
 func (l *layout) keep(served []string, newName func(group) string) (removed []string) {
 	for _, family := range families {
 		var empty []*slice
@@ -255,8 +255,8 @@ func (s *slice) remove(at int) {
 	s.endpoints = slices.Delete(s.endpoints, at, at+1)
 }
 
-// A label and an annotation of Endpoints objects (core/v1), with their values. The annotation marks Endpoints that are truncated because there are
-// too many addresses.
+// A label and an annotation of Endpoints objects (core/v1), with their values. The label marks generated Endpoints, the annotation Endpoints that are
+// truncated because there are too many addresses.
 const (
 	labelManagedEndpoints = "endpoints.kubernetes.io/managed-by"
 	managedEndpoints      = "endpoints-controller.svcctl.io"
@@ -301,8 +301,8 @@ func (s *service) endpointsObject() *object.Endpoints {
 	return o
 }
 
-// primarySlices returns the slices of the primary family for the Endpoints object, sorted by ports and name. Those of Pods without any of
-// the Service's ports are left out.
+// primarySlices returns the slices for the Endpoints object: the slices of the primary family, sorted by ports and name. It leaves out slices of Pods
+// that have none of the Service's ports.
 func (s *service) primarySlices() []*slice {
 	var parts []*slice
 	for _, part := range s.layout.slices {
@@ -325,8 +325,8 @@ func isUnready(e *object.Endpoint) bool {
 	return !object.Deref(e.Conditions.Ready) && !object.Deref(e.Conditions.Terminating)
 }
 
-// takeAddresses returns, for each slice, the addresses of the endpoints for which kind returns true. It stops after a total of most addresses. more
-// reports whether some are left out.
+// takeAddresses returns, for each slice, the addresses of the endpoints for which kind returns true. The result has at most the number most of
+// addresses in total. more reports whether some are left out.
 func takeAddresses(parts []*slice, most int, kind func(*object.Endpoint) bool) (taken [][]object.EndpointAddress, more bool) {
 	taken = make([][]object.EndpointAddress, len(parts))
 	for i, part := range parts {

@@ -16,7 +16,7 @@ const (
 	managedByMirror   = "endpointslicemirroring-controller.k8s.io"
 )
 
-// Labels of generated slices and Endpoints (well_known_labels.go of discovery/v1 and core/v1).
+// labelHeadless is the label of the generated slices and Endpoints of headless Services (core/v1).
 const labelHeadless = "service.kubernetes.io/headless"
 
 // service is a Service with the objects that were generated for it.
@@ -33,7 +33,8 @@ type service struct {
 	strangers map[string]struct{} // Pods without an address of the family of a single-stack Service
 }
 
-// examine recomputes all endpoints of a Service if its objects in the store changed. Otherwise it recomputes only those of its Pods in the work.
+// examine recomputes all endpoints of a Service if its objects in the store changed. Otherwise it recomputes only the endpoints of the Pods that
+// w.pods lists for the Service.
 func (c *Controller) examine(w *work, key string, batch *Batch) {
 	now := read(w.objs, key)
 	before := c.services[key]
@@ -73,7 +74,8 @@ func (c *Controller) examine(w *work, key string, batch *Batch) {
 	}
 }
 
-// isEmpty reports whether nothing is generated for a Service, as for those whose EndpointSlices are in manifests.
+// isEmpty reports whether there are no generated objects for a Service and nothing to generate them from. An example is a Service whose
+// EndpointSlices are in manifests.
 func (s *service) isEmpty() bool {
 	return s.managedBy == "" || len(s.pods)+len(s.layout.slices)+len(s.layout.places) == 0 && s.endpoints == nil && s.foreign == nil
 }
@@ -151,7 +153,8 @@ func (now *stored) adopt(key string) *service {
 	return s
 }
 
-// isStill reports whether the stored objects are those that this controller read or wrote last.
+// isStill reports whether the stored objects equal those that this controller last read or wrote. If so, it replaces the slices and Endpoints in s by
+// the stored versions.
 func (s *service) isStill(now *stored) bool {
 	if s.object != now.object || s.foreign != now.foreign || s.managedBy != now.managedBy || s.others != now.others ||
 		len(now.leftovers) > 0 || len(s.layout.slices) != len(now.slices) || !sameEndpoints(s.endpoints, now.endpoints) {
@@ -307,8 +310,8 @@ func (s *service) sliceObject(part *slice) *object.EndpointSlice {
 	return o
 }
 
-// labels returns the labels of a generated object: those of the object that it is derived from (of), except for labels reserved to the
-// controllers.
+// labels returns the labels of a generated object. They are a copy of the labels of its source object, which are passed as of, without the labels
+// reserved to the controllers. For a headless Service, labelHeadless is added.
 func (s *service) labels(of map[string]string) map[string]string {
 	labels := make(map[string]string, len(of)+3)
 	maps.Copy(labels, of)

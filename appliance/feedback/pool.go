@@ -253,8 +253,8 @@ func move(slots []netip.AddrPort, index map[netip.AddrPort]int, wanted []int, me
 	return next
 }
 
-// Joined returns the endpoint in each of size slots after the pool's endpoints changed, for the time until the next Look. Endpoints that
-// stay keep their shares relative to each other, and new ones get the share of their weight.
+// Joined returns the endpoint in each slot of a table with size slots, for the time until the next Look. It is called after the endpoints of the pool
+// changed. Endpoints that stay keep their shares relative to each other, and new ones get the share of their weight.
 func (p *Pool) Joined(endpoints []netip.AddrPort, weights []uint32, size int) []netip.AddrPort {
 	known := make(map[netip.AddrPort]*member, len(p.members))
 	for _, m := range p.members {
@@ -330,7 +330,8 @@ func apportion(shares []float64, slots int) []int {
 	return out
 }
 
-// Whole is the share of an endpoint's weight, in thousandths, that it has after its slow start. Least is its share at the beginning.
+// Whole is the full share of an endpoint's weight, in thousandths, which the endpoint has after its slow start. Least is the share at the beginning
+// of a slow start.
 const (
 	Whole = 1000
 	Least = Whole / 10
@@ -339,11 +340,11 @@ const (
 // steps is the number of steps in which the share grows during a slow start. A step takes at least a second.
 const steps = 50
 
-// Step returns the time between two steps of a slow start of the duration over.
+// Step returns the time between two steps of a slow start. over is the duration of the slow start.
 func Step(over time.Duration) time.Duration { return max(time.Second, over/steps) }
 
-// Ramp returns the share of an endpoint's weight, in thousandths, during a slow start of the duration over. It is age divided by over, rounded down
-// to a whole step, and at least Least.
+// Ramp returns the share of an endpoint's weight, in thousandths, at the given age of the endpoint. over is the duration of the slow start. The share
+// is age divided by over, rounded down to a whole step, and at least Least. After the slow start it is Whole.
 func Ramp(age, over time.Duration) uint32 {
 	if over <= 0 || age >= over {
 		return Whole

@@ -230,7 +230,8 @@ func (b *Totals) Restore(s *Saved) {
 	}
 }
 
-// Resumed reports whether Restore was called, so that the set of connections that are not counted is complete. It returns true only once.
+// Resumed reports whether Restore was called. In that case Totals already has the connections that are not counted, so calls of Before are not
+// needed. Later calls of Resumed return false.
 func (b *Totals) Resumed() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -335,7 +336,7 @@ func (b *Totals) Listening() {
 	b.listening = true
 }
 
-// Lose adds to the number of kernel events that were lost. With 0 it records that an unspecified number may be lost.
+// Lose adds messages to the number of kernel events that were lost. Lose(0) records that an unspecified number may be lost.
 func (b *Totals) Lose(messages uint64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

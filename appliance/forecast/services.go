@@ -155,7 +155,7 @@ func when(is bool, format string, args ...any) string {
 	return fmt.Sprintf(format, args...)
 }
 
-// words joins the non-empty texts with the separator with; it returns "none" if all are empty.
+// words joins the non-empty texts in all, with the separator given as with. It returns "none" if all texts are empty.
 func words(with string, all ...string) string {
 	return cmp.Or(strings.Join(slices.DeleteFunc(all, func(s string) bool { return s == "" }), with), "none")
 }
@@ -221,8 +221,8 @@ func (t *table) set(name string) *set {
 	return s
 }
 
-// named returns the planned change of a chain, or of another named object, and adds it to a map if it is missing. A created object counts as created
-// even if rules are added to it, and one that is emptied before its deletion counts as deleted.
+// named returns the entry for a chain, or for another named object, in a map of planned changes. It adds the entry if it is missing. A created object
+// counts as created even if rules are added to it, and one that is emptied before its deletion counts as deleted.
 func named(in map[string]*wire.PlannedChain, name, did string) *wire.PlannedChain {
 	c := in[name]
 	if c == nil {
@@ -283,7 +283,7 @@ func (a *tables) take(op nft.Op) {
 	}
 }
 
-// elements records elements that are added to a set (come) or removed from it.
+// elements records elements of a set: as added if come is true, and otherwise as removed.
 func (a *tables) elements(f nft.Family, in *nft.Set, elements []nft.Element, come bool) {
 	s := a.table(f).set(in.Name)
 	s.definition = *in

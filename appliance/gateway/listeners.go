@@ -12,7 +12,7 @@ import (
 // ProtocolSCTP is the protocol of listeners for SCTP, which the Gateway API has no name for. Its routes are TCPRoutes.
 const ProtocolSCTP = "svcctl.io/SCTP"
 
-// listenerSet is a ListenerSet whose parent is the Gateway, and whether the Gateway allows it.
+// listenerSet holds a ListenerSet whose parent is the Gateway. allowed is set if the Gateway allows it.
 type listenerSet struct {
 	object  *object.ListenerSet
 	ref     object.Ref
@@ -216,7 +216,8 @@ func (p *plan) conflicts() {
 	}
 }
 
-// meetsEarlier reports whether a listener conflicts with one of higher precedence at its port that is not itself conflicted.
+// meetsEarlier reports whether a listener conflicts with another one that has a higher precedence and is not itself conflicted. all holds the
+// listeners of the port.
 func meetsEarlier(l *listener, all []*listener) bool {
 	return slices.ContainsFunc(all, func(other *listener) bool {
 		reason, _ := l.conflictWith(other)

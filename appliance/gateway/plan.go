@@ -161,8 +161,8 @@ func (p *plan) allows(allowed *object.AllowedListeners, namespace string) bool {
 	return from != "" && from != object.FromNone && p.isIn(namespace, from, allowed.Namespaces.Selector, p.gateway.Metadata.Namespace)
 }
 
-// isIn reports whether a namespace is selected by a field "from" (All, Selector or Same) and its selector. With Same only own is selected, the
-// namespace of the object with that field.
+// isIn reports whether a field "from" (All, Selector or Same), with its selector, selects a namespace. Same selects only own, which is the namespace
+// of the object that has the field.
 func (p *plan) isIn(namespace, from string, selector *object.LabelSelector, own string) bool {
 	switch from {
 	case object.FromAll:
@@ -174,8 +174,8 @@ func (p *plan) isIn(namespace, from string, selector *object.LabelSelector, own 
 	return namespace == own
 }
 
-// isGranted reports whether an object of a kind in a namespace may refer to the object to: both are in the same namespace, or a ReferenceGrant in the
-// namespace of to permits it.
+// isGranted reports whether an object of the given kind and namespace may refer to another object, named by the parameter to. Both must be in the
+// same namespace, or a ReferenceGrant in to.Namespace must permit the reference.
 func (p *plan) isGranted(kind, namespace string, to object.Ref) bool {
 	if namespace == to.Namespace {
 		return true
@@ -272,7 +272,7 @@ func (p *plan) generate() {
 	}
 }
 
-// firstOf returns the oldest route that is attached to a serving listener on the port of the given listener, nil if there is none.
+// firstOf returns the oldest route on the port of a listener, nil if there is none. It considers only routes that are attached to serving listeners.
 func (p *plan) firstOf(of *listener) (first *route) {
 	for _, l := range p.listeners {
 		if l.serves() && l.port == of.port && len(l.attached) > 0 {
@@ -284,7 +284,7 @@ func (p *plan) firstOf(of *listener) (first *route) {
 	return first
 }
 
-// service returns a new Service of the Gateway of a type (ClusterIP or LoadBalancer), without ports.
+// service returns a new Service for the Gateway, without ports. kind is the type of the Service, ClusterIP or LoadBalancer.
 func (p *plan) service(name, kind string) *object.Service {
 	svc := &object.Service{
 		TypeMeta: object.TypeMeta{Kind: object.KindService, APIVersion: object.APIVersionCore},
@@ -305,7 +305,8 @@ func (p *plan) service(name, kind string) *object.Service {
 	return svc
 }
 
-// meta returns the metadata of a generated object: labels and annotations of spec.infrastructure, owned by the Gateway.
+// meta returns the metadata of a generated object. Its labels include those in spec.infrastructure of the Gateway, and its owner is the Gateway. It
+// has no annotations.
 func (p *plan) meta(name string) object.ObjectMeta {
 	gw, yes := p.gateway, true
 	meta := object.ObjectMeta{
@@ -416,8 +417,8 @@ func serverName(hostname string) string {
 	return cmp.Or(hostname, "*")
 }
 
-// isolate maps every name that no route serves to no Service: the hostnames of the port's listeners, and "*" for all other names. Connections for
-// them are reset instead of going to a listener with a less specific hostname.
+// isolate adds the names that no route serves to the map to, with the value "" for no Service. They are the hostnames of the port's listeners, and
+// "*" for all other names. Connections for them are reset instead of going to a listener with a less specific hostname.
 func (p *plan) isolate(first *listener, to map[string]string) {
 	names := []string{"*"}
 	for _, l := range p.listeners {
@@ -472,7 +473,7 @@ func describe(annotations map[string]string, l *listener, r *route) {
 	}
 }
 
-// slices generates the EndpointSlices of one port of a Service from the slices of the backends of a route.
+// slices generates the EndpointSlices of a Service for the port of a listener. The endpoints are taken from the slices of the route's backends.
 func (p *plan) slices(svc *object.Service, r *route, l *listener, families []string) {
 	var out []string
 	for _, g := range r.groups[l.layer4] {
@@ -520,7 +521,7 @@ func portOf(s *object.EndpointSlice, port *object.ServicePort) *object.EndpointP
 	return nil
 }
 
-// slice returns a generated EndpointSlice of a backend group of a route, without endpoints.
+// slice returns a new EndpointSlice without endpoints for one backend of a route.
 func (p *plan) slice(svc *object.Service, g group, from, family string, l *listener, r *route) *object.EndpointSlice {
 	name, protocol, number := l.port, l.layer4, l.spec.Port
 	backend, _, _ := strings.Cut(g.name[strings.IndexByte(g.name, '/')+1:], ":")

@@ -216,8 +216,9 @@ func (r *route) namesAt(l *listener) (names []string) {
 	return names
 }
 
-// rankAt returns a rank for the route's most specific hostname that yields name at a listener. Exact hostnames rank above wildcards, and longer
-// hostnames above shorter ones.
+// rankAt ranks how specifically a route matches name at a listener. It considers the hostnames of the route whose intersection with the listener's
+// hostname is name, and returns the highest rank among them, 0 if there are none. Exact hostnames rank above wildcards, and longer hostnames above
+// shorter ones.
 func (r *route) rankAt(l *listener, name string) (rank int) {
 	for _, h := range r.hostnames {
 		if at, has := intersect(l.hostname(), h); has && at == name {
@@ -275,8 +276,8 @@ type group struct {
 	slices  []*object.EndpointSlice
 }
 
-// resolve sets the condition ResolvedRefs of a route and r.groups, its backends by protocol. The protocols are those of the listeners that the route
-// is attached to.
+// resolve sets the condition ResolvedRefs of a route. It also sets r.groups, the backends of the route by protocol, for the protocols of the
+// listeners that the route is attached to.
 func (p *plan) resolve(r *route) {
 	r.resolved, r.groups = yes("ResolvedRefs", "ResolvedRefs", "all references are resolved"), map[string][]group{}
 	for _, out := range r.outcome {

@@ -46,8 +46,8 @@ const (
 	maxParents    = 32
 )
 
-// orEarlier replaces a condition with the reason Pending by the stored condition of the same type, if that is true or of this generation. It sets
-// p.out.Pending unless the stored condition is both true and of this generation.
+// orEarlier returns c unless its reason is Pending. In that case it returns the stored condition of the same type instead, if that is true or of this
+// generation. It also sets p.out.Pending then, unless the stored condition is both true and of this generation.
 func (p *plan) orEarlier(c condition, generation int64, stored []object.Condition) condition {
 	if c.reason != reasonPending {
 		return c
@@ -219,7 +219,7 @@ func (p *plan) programmed(done bool) (c condition, addresses []object.GatewaySta
 	return yes("Programmed", "Programmed", "the dataplane serves it"), addresses
 }
 
-// listenerStatuses returns the statuses of the listeners of the Gateway (a nil set), or of a ListenerSet.
+// listenerStatuses returns the statuses of the listeners of a ListenerSet. If set is nil, it returns those of the Gateway's own listeners.
 func (p *plan) listenerStatuses(set *listenerSet, stored []object.ListenerStatus, programmed condition) (all []object.ListenerStatus) {
 	for _, l := range p.listeners {
 		if l.set != set {
@@ -358,8 +358,8 @@ func Parentless(o object.Object) object.Object {
 }
 
 // Merge returns a stored object with the planned status, nil if that changes nothing. Conditions with an unchanged status keep their
-// lastTransitionTime. Conditions of other types are kept. So are the parents entries of other controllers, and of other Gateways, for which isOther
-// returns true.
+// lastTransitionTime, and stored conditions of other types are kept. A route also keeps the parents entries of other controllers, and the entries of
+// other Gateways: those of the parents for which isOther returns true.
 func Merge(stored, planned object.Object, now time.Time, isOther func(object.Ref) bool) object.Object {
 	next := object.Draft(stored)
 	changed := false

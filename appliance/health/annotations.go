@@ -48,8 +48,8 @@ type Spec struct {
 	Text string
 }
 
-// OfAddress reports whether the check depends only on the endpoint's address, not on the
-// endpoint's own port: its result then applies to all ports of the Service.
+// OfAddress reports whether the check depends only on the endpoint's address, not on the endpoint's own port. The result of such a check applies to
+// all ports of the Service.
 func (s *Spec) OfAddress() bool {
 	return s.Probe || s.Port != 0 || s.PortName != "" || s.Check.Kind == ICMP
 }

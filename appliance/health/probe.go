@@ -209,7 +209,7 @@ func DeadOf(v Verdict) Dead {
 const (
 	// afterRefusal is the wait after a refused probe. After a timeout the next probe begins at once.
 	afterRefusal = 100 * time.Millisecond
-	// afterFirst is the wait for the next probe while a Target that is down has passed less than Rise times, and after a probe that could
+	// afterFirst is the wait for the next probe while a Target that is down has passed fewer than Rise successive times, and after a probe that could
 	// not be sent.
 	afterFirst = time.Second
 	// UDPSpacing is the least time between two probes of a UDP target: Linux sends at most one ICMP port unreachable a second to an address
@@ -251,14 +251,14 @@ type Machine struct {
 	past Past
 }
 
-// Past is the state of a Target before this process; the zero Past: unknown.
+// Past is the state of a Target at the end of the previous process. The zero value means that this state is not recorded.
 type Past struct {
 	State State
 	Since time.Time
 }
 
-// NewMachine returns a Machine in the state start: New, or Up or Down if that is assumed from a previous process or from another check. now is the
-// time at which a state New begins.
+// NewMachine returns a Machine in the state start. A state New begins at now. A state Up or Down is assumed, from a previous process or from another
+// check.
 func NewMachine(c Check, start State, past Past, now time.Duration) Machine {
 	m := Machine{check: c, state: start, since: -1, assumed: start == Up, past: past}
 	if start == New {
@@ -345,7 +345,8 @@ func (m *Machine) fell(now time.Duration) {
 	}
 }
 
-// enter changes the state. A Target that was down at the end of the previous process, and is found to be down, keeps the earlier time.
+// enter changes the state. A Target that was down at the end of the previous process, and is found to be down again, keeps the time at which it went
+// down in that process.
 func (m *Machine) enter(s State, now time.Duration) {
 	if m.state, m.since = s, now; s != m.past.State {
 		m.past = Past{}
@@ -354,7 +355,7 @@ func (m *Machine) enter(s State, now time.Duration) {
 	}
 }
 
-// within returns d, at most the interval of the check.
+// within returns d, or the interval of the check if that is shorter.
 func (m *Machine) within(d time.Duration) time.Duration { return min(d, m.check.Interval) }
 
 // State returns the state now.

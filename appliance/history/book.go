@@ -174,7 +174,8 @@ func (b *Book) Last(k Key) (Transition, bool) {
 	return t, is
 }
 
-// Before returns the last transitions from previous processes for keys of a kind that have had no transition in this process.
+// Before returns the last transition that previous processes recorded for each key of a kind. It leaves out keys that have had a transition in this
+// process.
 func (b *Book) Before(kind string) (list []Transition) {
 	if b == nil {
 		return nil
@@ -244,8 +245,8 @@ func bounded(t Transition) Transition {
 	return t
 }
 
-// ends completes a transition that ends the state was. It sets the duration of that state, and copies its Services if the transition has none. If no
-// new state begins, it copies its reason too.
+// ends completes the transition t, which ends the state that began with the transition was. It sets t.Lasted, and copies the Services of was if t has
+// none. If no new state begins with t, it copies the reason of was too.
 func (t *Transition) ends(was Transition) {
 	t.Lasted = max(0, int(t.At.Sub(was.At)/time.Second))
 	if t.State == "" {
@@ -256,7 +257,8 @@ func (t *Transition) ends(was Transition) {
 	}
 }
 
-// Transitions returns the transitions since a time, the oldest first. Transitions before from are not recorded.
+// Transitions returns the transitions since a time, the oldest first. from is the time at which the available record begins, which may be later than
+// since.
 func (b *Book) Transitions(since time.Time) (list []Transition, from time.Time) {
 	if b == nil {
 		return nil, since
@@ -297,7 +299,7 @@ func line(t Transition) []byte {
 	return append(text, '\n')
 }
 
-// Settle ends the states of keys that have not been noted in this process, only in previous ones, if over returns true for the key.
+// Settle ends states that previous processes recorded and this process has not noted. It ends the state of a key if over returns true for the key.
 func (b *Book) Settle(now time.Time, over func(Key) bool) {
 	if b == nil {
 		return
@@ -394,7 +396,7 @@ func (b *Book) whole() []byte {
 	return lines
 }
 
-// put appends lines to the file. With renew it writes them to a new file that replaces the previous one.
+// put appends lines to the file. If renew is set, it writes them to a new file that replaces the previous one.
 func (d *disk) put(lines []byte, renew bool) (err error) {
 	path := filepath.Join(d.dir, fileName)
 	if renew {

@@ -120,7 +120,7 @@ func shownOf(list []Transition) map[int]string {
 	return shown
 }
 
-// hasNear reports whether one of times is within together of at. times is sorted, the oldest first.
+// hasNear reports whether one of times differs from at by no more than the constant together. times is sorted, the oldest first.
 func hasNear(times []time.Time, at time.Time) bool {
 	i, _ := slices.BinarySearchFunc(times, at.Add(-together), time.Time.Compare)
 	return i < len(times) && !times[i].After(at.Add(together))

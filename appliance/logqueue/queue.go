@@ -106,8 +106,8 @@ func (q *Queue) Dropped() uint64 {
 	return q.dropped
 }
 
-// Flush waits until the queue is written, but no longer than atMost, and reports whether it is. The
-// rest of the queue is still written while the process lives.
+// Flush waits until all queued lines are written, for at most atMost. It reports whether they are. Lines that are not written by then are still
+// written while the process lives.
 func (q *Queue) Flush(atMost time.Duration) bool {
 	if q == nil {
 		return true

@@ -203,8 +203,8 @@ func (m *Metrics) Conntrack(entries, limit, insertFailed, dropped uint64) {
 	m.set("svcctl_conntrack_drop", float64(dropped))
 }
 
-// DNSAnswers registers a counter for each result of an answer of the DNS server. It returns the function that counts an answer. DNSAnswers may be
-// called only once.
+// DNSAnswers registers a counter of the DNS server's answers for each of results. It returns the function that counts an answer with a given result.
+// DNSAnswers may be called only once.
 func (m *Metrics) DNSAnswers(results []string) func(result string) {
 	vec := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "svcctl_dns_answers_total",
 		Help: "Answers of the DNS server; limited: cut off because a network asked too often over UDP."}, []string{"result"})
@@ -323,7 +323,7 @@ func (s Samples) Set(name string, value float64, labels ...string) {
 	s.out <- prometheus.MustNewConstMetric(s.rows[name], kind, value, labels...)
 }
 
-// SetIf adds a metric with the value 1 if the condition is is true, otherwise 0.
+// SetIf adds a metric with the value 1 if the condition is true, and 0 otherwise.
 func (s Samples) SetIf(name string, is bool, labels ...string) {
 	s.Set(name, map[bool]float64{true: 1}[is], labels...)
 }

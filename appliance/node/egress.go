@@ -7,8 +7,8 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// Leaves returns the name of the interface by which forwarded packets from source to an address leave, by all routing rules; "" if there is
-// no route.
+// Leaves returns the name of the interface by which this host forwards packets from source to the address to. All routing rules are applied. The name
+// is "" if there is no route, or it cannot be looked up.
 func Leaves(source, to netip.Addr) string {
 	in, err := WayTo(source)
 	routes, _ := try(func(h *netlink.Handle) ([]netlink.Route, error) {

@@ -458,7 +458,7 @@ func deliversForOthers(h *netlink.Handle, v6 bool) (bool, error) {
 	return false, nil
 }
 
-// Misrouted is an address in the network of one uplink (Lies) with replies that leave by another uplink (Leaves).
+// Misrouted is an address that lies in the network of one uplink (Lies), while replies from it leave by another uplink (Leaves).
 type Misrouted struct {
 	Addr         netip.Addr
 	Lies, Leaves string // names of interfaces

@@ -133,7 +133,7 @@ func (w *watcher[T]) run(ctx context.Context) {
 	}
 }
 
-// settle waits until no event has come for quiet, at most for atMost.
+// settle waits until no event has come for the duration quiet, but no longer than atMost.
 func (w *watcher[T]) settle(ctx context.Context) {
 	end := time.After(atMost)
 	for {

@@ -301,8 +301,8 @@ func awayElsewhere(all *wire.Announcements) bool {
 	return all.Group != nil && all.Group.Master != ""
 }
 
-// drainedProblem returns the problem that this box is drained. It is a warning, or an error if the number lost of addresses that are announced
-// nowhere is not 0.
+// drainedProblem returns the problem that this box is drained. lost is the number of addresses that are announced nowhere. The problem is a warning
+// if lost is 0, and otherwise an error.
 func drainedProblem(all *wire.Announcements, lost int) resolve.Problem {
 	p := resolve.Problem{Reason: reasonDrained, Warning: lost == 0, Cause: "this box is drained",
 		Message: "this box is drained: it announces no address; `svcctl announce undrain` ends that"}

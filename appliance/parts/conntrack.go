@@ -104,8 +104,8 @@ func (c *Conntrack) Planned(host *reconcile.Host, services []reconcile.Service) 
 	c.retry.Update(box, served, retry)
 }
 
-// ended returns the endpoints of a port with connections that must be reset, because the endpoints are down, sorted. It is nil unless the Service
-// requests resets.
+// ended returns the endpoints of a port that are down and whose connections must therefore be reset, sorted. It returns nil if the Service does not
+// request resets, or the port is not a TCP port.
 func ended(svc *reconcile.Service, p *nft.ServicePort) []netip.AddrPort {
 	if !svc.ResetDown || p.Protocol != nft.TCP {
 		return nil
@@ -150,7 +150,7 @@ func (c *Conntrack) Problems() []resolve.Problem {
 		failing("NoRetry", "clients stay with endpoints that do not answer, in spite of svcctl.io/retry-after", c.retry.Err())...)
 }
 
-// failing returns a warning that names the consequence of an error. It returns nil if err is nil.
+// failing returns a warning whose message is consequence and the text of err. It returns nil if err is nil.
 func failing(reason, consequence string, err error) []resolve.Problem {
 	if err == nil {
 		return nil
@@ -475,8 +475,8 @@ func eachConnection(each func(*conntrack.Connection)) (entries int, err error) {
 	})
 }
 
-// prune makes the book forget the start times of connections that the kernel no longer tracks, because the events of their ends were lost. The
-// counters stay as they are.
+// prune removes the start times of connections that the kernel no longer tracks from f.book. They are left over because the end events of these
+// connections were lost. The counters stay as they are.
 func (f *Flows) prune() {
 	began := time.Now()
 	var ids []uint32

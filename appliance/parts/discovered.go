@@ -22,8 +22,8 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// Discovered reports problems of endpoints that `svcctl discover` reads from providers. It takes them from the reports in Leases that this process
-// writes.
+// Discovered reports problems of endpoints that `svcctl discover` reads from providers. It derives them from the reports that the processes of svcctl
+// discover write into Leases.
 type Discovered struct {
 	reconcile.NopPart
 	store     *store.Store
@@ -38,7 +38,7 @@ type Discovered struct {
 	due      time.Time // when problems changes although no event occurs; zero: never
 }
 
-// asked is a source of endpoints in an annotation of a Service, and the time at which this process saw it first.
+// asked is a source of endpoints that an annotation of a Service names. since is the time at which this process first saw it.
 type asked struct {
 	field  string
 	source annotation.Source
@@ -126,7 +126,8 @@ func (d *Discovered) Run(ctx context.Context) error {
 	}
 }
 
-// look reads the Leases and updates the problems. It returns the time at which the problems change without a new Lease; zero: never.
+// look reads the Leases and updates the problems. It returns the time at which the problems will change without a new Lease, or the zero Time if they
+// will not.
 func (d *Discovered) look(now time.Time) (due time.Time) {
 	all, _, err := d.store.List(object.KindLease, annotation.DiscoverLeaseNamespace, 0)
 	if err != nil {
@@ -177,7 +178,8 @@ func (d *Discovered) look(now time.Time) (due time.Time) {
 	return d.due
 }
 
-// judge derives the problems from the Leases. due is the time at which the problems change without a new Lease; zero: never.
+// judge derives the problems from the Leases. due is the time at which the problems will change without a new Lease, or the zero Time if they will
+// not.
 func (d *Discovered) judge(now time.Time) (problems []resolve.Problem, due time.Time) {
 	sooner := func(at time.Time) {
 		if due.IsZero() || at.Before(due) {

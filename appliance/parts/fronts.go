@@ -52,7 +52,7 @@ func newFronts(secret func(key string) *object.Secret) *fronts {
 	}
 }
 
-// state returns the state of a need for a key pair or a CA in a Secret.
+// state returns the state of a resolve.Need for a key pair or a CA in a Secret.
 func (f *fronts) state(n resolve.Need) resolve.State {
 	if n.Kind == resolve.NeedAuthority {
 		ca, wrong := f.keeper.Authority(n.Name)
@@ -112,7 +112,7 @@ func (f *fronts) plan(services []reconcile.Service) {
 	}
 }
 
-// make returns the front for the annotations of a port. It returns before, the previous front, if the inputs did not change.
+// make returns the front for the annotations of a port. If the inputs did not change, it returns the previous front, which is passed as before.
 func (f *fronts) make(before *madeFront, asked *annotation.Front) *madeFront {
 	m := &madeFront{asked: *asked}
 	if len(asked.Secrets) > 0 {
@@ -264,8 +264,8 @@ func (n *names) plan(services []reconcile.Service) (again []reconcile.Service, u
 	return again, slices.Sorted(maps.Keys(n.unknown))
 }
 
-// setNaming records to which Services the server names of svc lead now, and returns those to which they led before. It leaves these in n.targets; the
-// caller removes those that no Service names any more.
+// setNaming records the Services to which the server names of svc lead now, and returns the Services to which they led before. It leaves the latter
+// in n.targets; the caller removes those that no Service names any more.
 func (n *names) setNaming(svc *reconcile.Service) (before []string) {
 	last, was := n.naming[svc.Key]
 	targets := targetsOf(svc)

@@ -175,8 +175,7 @@ func (h *Health) Meet(_ string, d *resolve.Demand, o *resolve.Observed) {
 	o.Judge(verdicts...)
 }
 
-// Hasten requests an immediate probe of the checks of an endpoint of a Service, "namespace/name". It reports false if the endpoint has no
-// check.
+// Hasten requests immediate probes of an endpoint by all checks that a Service, "namespace/name", has for it. It returns false if there are none.
 func (h *Health) Hasten(service string, endpoint netip.AddrPort) (checked bool) {
 	h.mu.RLock()
 	defer h.mu.RUnlock()
@@ -293,7 +292,7 @@ func (h *Health) FailingOpen() int {
 	return h.opened
 }
 
-// shown is the health of an endpoint with its address, by which a list is sorted.
+// shown is the health of an endpoint. at is the endpoint's address, by which lists are sorted.
 type shown struct {
 	wire.EndpointHealth
 	at netip.AddrPort

@@ -301,7 +301,8 @@ func (r *Relay) add(svc *reconcile.Service, p *nft.ServicePort, fe *nft.Frontend
 	}
 }
 
-// redirect returns the ports on which the relay serves the clients of a Service that the kernel redirects to it: one for each pool of endpoints.
+// redirect returns the ports on which the relay serves the clients of a Service that the kernel redirects to it. Each relayed port of the Service has
+// one for each pool of endpoints that its frontends use.
 func (r *Relay) redirect(svc *reconcile.Service) (ports []relay.Port) {
 	for i := range svc.Ports {
 		p := &svc.Ports[i]

@@ -356,8 +356,8 @@ func (s *Suspicion) Planned(_ *reconcile.Host, services []reconcile.Service) {
 	}
 }
 
-// askAgain probes, once, the endpoints that were dead when the previous process ended. Without connections of clients nothing else would show whether
-// these endpoints are still dead.
+// askAgain probes the endpoints that were dead when the previous process ended, if Services still have them. Without connections of clients nothing
+// else would show whether they are still dead. Only the first call does this, and only if s.always is set.
 func (s *Suspicion) askAgain() {
 	if s.asked || !s.always {
 		return

@@ -60,7 +60,8 @@ type book struct {
 	mark       uint64
 }
 
-// bookkeeper holds the callbacks of book.set: for a target that is probed from now on, is no longer probed, or has changed state.
+// bookkeeper holds the callbacks of book.set. asked is called for a target that is probed from now on, dropped for one that is no longer probed, and
+// flipped for one whose state has changed.
 type bookkeeper struct{ asked, dropped, flipped func(*target) }
 
 func (b *book) find(of health.Target) *target {
@@ -105,7 +106,7 @@ func (b *book) set(service string, requests []Request, now time.Duration, tell b
 	}
 }
 
-// enter adds a new target, and makes it probed if the limit of targets permits.
+// enter adds a new target. The target is probed if the limit of targets permits that.
 func (b *book) enter(r Request, now time.Duration, tell bookkeeper) *target {
 	c := b.checks[r.Check]
 	if c == nil {
@@ -150,7 +151,7 @@ func (b *book) correct(t *target, r Request, now time.Duration, tell bookkeeper)
 	}
 }
 
-// leave removes a Service from a target. A target without Services is removed; a target from excess is then probed instead.
+// leave removes a Service from a target. A target without Services is removed. If it was probed, a target in b.excess is probed in its place.
 func (b *book) leave(t *target, service string, tell bookkeeper) {
 	i := slices.Index(t.services, service)
 	t.services = slices.Delete(t.services, i, i+1)
@@ -183,7 +184,7 @@ func (b *book) moved(t *target, from health.State) {
 	b.states[t.machine.State()]++
 }
 
-// void updates the count of targets whose last probe could not be made, and the latest reason, after a probe of t with the result r.
+// void sets t.notMade, and updates b.notMade and b.notMadeWhy, after a probe of t with the result r.
 func (b *book) void(t *target, r health.Result) {
 	is := r.Outcome == health.Void
 	switch was := t.notMade != ""; {
@@ -222,8 +223,8 @@ func mix(h uint32) uint32 {
 const (
 	// tick is the granularity of the schedule: times are rounded up to a multiple of it, so that a busy Prober wakes at most fifty times a second.
 	tick = 20 * time.Millisecond
-	// beat is the longest time between two wake-ups of the loop while probes are under way. If a wake-up is overdue by late or more, the process was
-	// not running in between.
+	// beat is the longest time between two wake-ups of the loop while probes are under way. If a wake-up is overdue by at least the duration late,
+	// the process was not running in between.
 	beat = 50 * time.Millisecond
 	late = 500 * time.Millisecond
 	// jitter is the maximum random deviation of an interval, as a fraction of the interval.
@@ -416,7 +417,7 @@ func (s *schedule) itsTurn(t *target, now time.Duration) bool {
 // burst returns the capacity of the token bucket: the units of work of a tenth of a second, at least 1.
 func burst(l limits) float64 { return max(float64(l.rate)/10, 1) }
 
-// expired removes the probes whose deadline has passed from deadlines. It appends their serial numbers to over and returns the result.
+// expired removes from s.deadlines the probes whose deadline has passed. It appends their serial numbers to over and returns the result.
 func (s *schedule) expired(now time.Duration, over []uint64) []uint64 {
 	s.checkPause(now)
 	for len(s.deadlines) > 0 && s.deadlines[0].timing.at <= now {
@@ -451,8 +452,8 @@ func (s *schedule) doubtful(t *target, r health.Result) bool {
 	return r.Outcome == health.Silent || r.Outcome == health.Refused && t.check.Kind != health.TCP
 }
 
-// checkPause sets stood if the planned wake-up is overdue by late or more. Each goroutine that wakes calls it before anything else, since any of them
-// may be the first.
+// checkPause sets s.stood if the planned wake-up is overdue by at least the duration late. Each goroutine that wakes calls it before anything else,
+// since any of them may be the first.
 func (s *schedule) checkPause(now time.Duration) {
 	if s.next >= 0 && now-s.next >= late {
 		s.stood, s.next = now, now

@@ -30,7 +30,7 @@ const (
 	// maxHeader and maxBody bound the bytes of the header and the body of an HTTP response that are read.
 	maxHeader = 16 << 10
 	maxBody   = 4 << 10
-	// maxInformed bounds the number of HTTP responses that are read, 1xx ones included.
+	// maxInformed bounds the number of HTTP responses that are read in one probe, including 1xx responses.
 	maxInformed = 5
 )
 

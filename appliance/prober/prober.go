@@ -127,7 +127,8 @@ func (p *Prober) Hasten(of health.Target) {
 	p.wake(early)
 }
 
-// Verdict returns the verdict on a Target. It returns false if the Target is not probed: no Service has Set it, or it is beyond the limit of Targets.
+// Verdict returns the verdict on a Target. It returns false if the Target is not probed, because no Service has requested that or because it is
+// beyond the limit of Targets.
 func (p *Prober) Verdict(of health.Target) (health.Verdict, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -140,8 +141,8 @@ func (p *Prober) Verdict(of health.Target) (health.Verdict, bool) {
 	return v, true
 }
 
-// Flipped returns the Services, sorted, with a Target that has changed since the last call: in its state, in the reason for being down, or in that
-// its state now comes from a probe and is no longer assumed.
+// Flipped returns the Services, sorted, with a Target that has changed since the last call. A Target changes when its state or its reason for being
+// down changes, and when a probe confirms a state that was only assumed.
 func (p *Prober) Flipped() []string {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -144,8 +144,8 @@ func refusal(err error) health.Result {
 	return failed(health.Refused, errno.Error())
 }
 
-// broken returns the Result of an error on an open connection. missing describes what the server should have sent. The reason states only the kind of
-// the error, whose text may contain bytes received from the server.
+// broken returns the Result of an error on an open connection. missing describes what the server should have sent. The reason in the Result states
+// only the kind of the error, since the text of the error may contain bytes received from the server.
 func broken(err error, c *check, missing string) health.Result {
 	var errno unix.Errno
 	var alert *net.OpError

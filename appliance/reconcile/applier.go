@@ -333,8 +333,8 @@ func (q *quarantine) due(now time.Time) []string {
 	return slices.Collect(maps.Keys(q.left))
 }
 
-// leave plans each changed Service that is in out in the last version that the kernel accepted, and records its error. All other changed Services are
-// planned as their objects specify.
+// leave plans each Service that is a key of out in the last version that the kernel accepted, and records its error from out. All other changed
+// Services are planned as their objects specify.
 func (p *planner) leave(objs Objects, out map[string]error) {
 	q := &p.quarantine
 	var changed []string

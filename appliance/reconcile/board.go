@@ -58,8 +58,9 @@ func (b *Board) Conditions() *Conditions { return b.conditions }
 // OfFleet sets the function that returns the state of the box in its fleet. It must be called before the status is requested.
 func (b *Board) OfFleet(state func() wire.Fleet) { b.fleet = state }
 
-// OfTrial sets the function that returns the trial of manifests under way, or the ended one because of which files are held; nil if there is none. It
-// must be called before the status is requested. Each Status calls state, since a trial changes without a step of the loop.
+// OfTrial sets the function that returns the trial of manifests to show in the status. This is the trial under way, or a trial that has ended but
+// still holds files back; nil if there is neither. OfTrial must be called before the status is requested. Each Status calls state, since a trial
+// changes without a step of the loop.
 func (b *Board) OfTrial(state func() *wire.Trial) { b.trial = state }
 
 // OfRollout sets the function that returns the rollout under way, nil if there is none. It must be called before the status is requested.
@@ -152,8 +153,8 @@ func (b *Board) Changed() <-chan struct{} {
 	return b.changed
 }
 
-// upTo returns the revision up to which the kernel is current. If the kernel holds revision concerning, the last one that affects it, that is
-// accepted, the newest one.
+// upTo returns the revision up to which the kernel is current. programmed is the newest revision in the kernel, accepted the newest revision of all,
+// and concerning the newest one that affects the kernel. If programmed includes concerning, the kernel is current up to accepted.
 func upTo(programmed, accepted, concerning uint64) uint64 {
 	if programmed >= concerning {
 		return max(programmed, accepted)
@@ -216,7 +217,7 @@ func (b *Board) Synced(ctx context.Context, revision uint64) error {
 	return err
 }
 
-// until waits until holds returns true, or ctx is done. It holds b.mu while it calls holds.
+// until blocks until the function holds returns true. If ctx is done first, it returns the error of b.why. It calls holds with b.mu locked.
 func (b *Board) until(ctx context.Context, holds func() bool) error {
 	for {
 		b.mu.Lock()

@@ -7,8 +7,8 @@ import (
 	"svcctl.io/svcctl/nft"
 )
 
-// renewEvery is the minimum interval between two renewals of the fast path. New rules of another program apply to connections in the fast path after
-// this interval plus the duration of a step, which is within a second.
+// renewEvery is the minimum interval between two renewals of the fast path. New rules of another program apply to connections in the fast path at the
+// latest after this interval plus the duration of a step, in all less than a second.
 const renewEvery = time.Second / 2
 
 // fastRenewal schedules renewals of the fast path. A renewal makes connections in the fast path pass all rules once more, so that rules that another

@@ -76,7 +76,7 @@ func samePlaces(a, b nft.ServicePort) bool {
 		})
 }
 
-// place updates the entry of a Service in near.
+// place adds a Service to g.near or removes it, according to its planned ports.
 func (g *Grants) place(key string) {
 	delete(g.near, key)
 	for _, p := range g.of[key] {
@@ -86,9 +86,9 @@ func (g *Grants) place(key string) {
 	}
 }
 
-// Since returns the ports of the Services that changed since an earlier state, by "namespace/name", and the number of the present state, at least 1.
-// A deleted Service has no ports. If state is 0 or too old, all is true and of has all Services. Changes that affect only endpoints are left out,
-// except for relayed ports and ports with egress. The caller must not modify the ports.
+// Since returns the ports of the Services that changed since an earlier state, by "namespace/name". now is the number of the present state, at least
+// 1. A deleted Service has no ports. If state is 0 or too old, all is true and the result has all Services. Changes that affect only endpoints are
+// left out, except for relayed ports and ports with egress. The caller must not modify the ports.
 func (g *Grants) Since(state int) (of map[string][]nft.ServicePort, all bool, now int) {
 	g.mu.RLock()
 	defer g.mu.RUnlock()
@@ -178,8 +178,8 @@ func (g *Grants) Addresses() []wire.BoxAddress {
 	return list
 }
 
-// Unanswered returns the addresses of Services for which nothing answers ARP and NDP requests. It checks at most the first most addresses; more is
-// the number of the others.
+// Unanswered returns the addresses of Services, in networks attached to the box, for which nothing answers ARP and NDP requests. It checks the
+// addresses in order, up to the number most; more is the number of addresses that it does not check.
 func (g *Grants) Unanswered(most int) (list []wire.Unanswered, more int) {
 	g.mu.RLock()
 	box := g.box
@@ -250,8 +250,8 @@ func balanceState(s *wire.PortState, p *nft.ServicePort, box *nft.Box, client ne
 	}
 }
 
-// unanswered returns those of addrs that are in a network attached to the box, but for which neither the box nor the announcer answers ARP (RFC 826)
-// or NDP (RFC 4861) requests. They are reachable only for clients whose packets are routed to the box.
+// unanswered returns the addresses in addrs that are in a network attached to the box, but for which neither the box nor the announcer answers ARP
+// (RFC 826) or NDP (RFC 4861) requests. Such an address is reachable only for clients whose packets are routed to the box.
 func (g *Grants) unanswered(box *nft.Box, addrs []netip.Addr) []wire.Unanswered {
 	var list []wire.Unanswered
 	for _, a := range addrs {

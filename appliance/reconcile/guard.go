@@ -20,7 +20,8 @@ import (
 const reasonMassRemoval = "MassRemovalHeld"
 
 const (
-	// If several Services vanish, the decision about their removal waits until no more vanish for removalQuiet, but for at most removalMost.
+	// If several Services vanish, the decision about their removal waits until no further Service has vanished for the duration removalQuiet, but no
+	// longer than removalMost.
 	removalQuiet = 500 * time.Millisecond
 	removalMost  = 2 * time.Second
 )
@@ -129,8 +130,8 @@ func (b *RemovalGuard) Hold(r store.Removals, now time.Time) func(file string) s
 	}
 }
 
-// sort groups the files of removals. places holds those that are held because of their directory, by reason; rest holds the others. all holds all
-// files.
+// sort groups the files of removals. places holds, by reason, the files whose removals are held because of their directory. rest holds the other
+// files, and all holds both.
 func (b *RemovalGuard) sort(r store.Removals) (places map[string]*group, rest, all group) {
 	places = map[string]*group{}
 	for file, services := range r.Files {
@@ -169,7 +170,8 @@ func (b *RemovalGuard) place(file string) string {
 	return ""
 }
 
-// count decides by number about the Services in rest, which vanished from available directories. affected is the number of all vanished Services.
+// count decides about the removal of the Services in rest by their number. They vanished from directories that are available. affected is the number
+// of all vanished Services.
 func (b *RemovalGuard) count(r store.Removals, rest *group, affected int, now time.Time) store.Decision {
 	b.passed = slices.DeleteFunc(b.passed, func(p passage) bool { return now.Sub(p.at) >= brake.Step })
 	recent := 0
@@ -224,7 +226,7 @@ func (b *RemovalGuard) Failed() {
 	b.publish()
 }
 
-// publish sets current, from which pending reads the number of the present wait without locking mu.
+// publish stores the serial number of the present wait in b.current, 0 if there is none, so that pending can read it without locking mu.
 func (b *RemovalGuard) publish() {
 	b.current.Store(0)
 	if b.waiting > 0 {
@@ -259,7 +261,7 @@ func (b *RemovalGuard) look(sources []watch.Source) {
 	b.sources = sources
 }
 
-// counts returns the number of Services that are held, and of those for which a decision is pending.
+// counts returns the number of held Services, and the number of Services for which a decision is pending.
 func (b *RemovalGuard) counts() (held, waiting int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

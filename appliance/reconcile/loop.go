@@ -184,8 +184,8 @@ func (l *Loop) Run(ctx context.Context, in Inputs) error {
 	}
 }
 
-// listening returns the channel from which the loop receives the programs that listen on ports that Services have or wait for. It is nil if ports are
-// not watched.
+// listening returns the channel on which portWatch sends the programs that listen on ports of Services, or on ports that Services wait for. It is nil
+// if ports are not watched.
 func (l *Loop) listening() <-chan []listener {
 	if l.planner.occupied == nil || l.planner.occupied.watch == nil {
 		return nil
@@ -346,8 +346,8 @@ func (l *Loop) applying(restored bool) {
 	}
 }
 
-// waitsFor returns a message that names the input that is not read yet, or "" if all were read. Nothing is applied before, so that an input that is
-// not read yet is not mistaken for an empty one.
+// waitsFor returns a message that names the input that the loop waits for, or "" if there is none. Nothing is applied while the loop waits, so that
+// an input that is not read yet is not mistaken for an empty one.
 func (l *Loop) waitsFor() string {
 	switch {
 	case l.observed.facts == nil:

@@ -193,7 +193,7 @@ func (o *Orphans) take() (changed []Service) {
 	return changed
 }
 
-// problem returns the problem to report while there are orphans. is is false if there are none.
+// problem returns the problem to report while there are orphans. It returns false if there are none.
 func (o *Orphans) problem(dataDir string) (p manifest.Problem, is bool) {
 	n := o.frontends()
 	if n == 0 {
@@ -262,7 +262,7 @@ func (l *Loop) noteUnstored(err error) error {
 	return unstoredError{len(l.observed.unstored), err}
 }
 
-// diskProblem returns the problem to report while nothing can be stored because of a disk error. is is false if there is none.
+// diskProblem returns the problem to report while nothing can be stored because of a disk error. It returns false if there was no such error.
 func (l *Loop) diskProblem() (p manifest.Problem, is bool) {
 	if l.observed.disk == nil {
 		return p, false

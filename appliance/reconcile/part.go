@@ -149,7 +149,7 @@ func (n *needs) users(changed []resolve.Need) (services []string) {
 	return services
 }
 
-// takeEnded returns the needs that the last Service has lost since the last call.
+// takeEnded returns the needs that lost their last Service since the previous call.
 func (n *needs) takeEnded() []resolve.Need {
 	ended := slices.Collect(maps.Keys(n.ended))
 	clear(n.ended)
@@ -164,7 +164,7 @@ func secrets(names []string) (needs []resolve.Need) {
 	return needs
 }
 
-// podUsers records which Services depend on the readiness probe of which Pods. A Service is planned again when such a Pod changes.
+// podUsers records, for each Service, the Pods whose readiness probes its plan depends on. The Service is planned again when such a Pod changes.
 type podUsers struct {
 	// probed is the set of Services that have a Pod with a readiness probe.
 	probed map[string]bool

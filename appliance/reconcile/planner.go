@@ -101,7 +101,7 @@ type tally struct {
 // size holds the numbers of Services with ports and of their ports, frontends and endpoints.
 type size struct{ services, ports, frontends, endpoints int }
 
-// add adds the ports of a Service to s, times being 1 or -1. With -1 it subtracts them.
+// add adds the ports of a Service to s if times is 1, and subtracts them if times is -1.
 func (s *size) add(ports []nft.ServicePort, times int) {
 	s.services += times * min(len(ports), 1)
 	for i := range ports {
@@ -315,8 +315,8 @@ func (p *planner) resolveOne(objs Objects, key string) planned {
 	return out
 }
 
-// maxRounds bounds how often a Service is resolved in one plan. Two rounds normally suffice, since the needs of a Service do not depend on the states
-// of its needs.
+// maxRounds bounds how often a Service is resolved in one plan. Two rounds normally suffice, since the needs that the first round finds do not change
+// when their states are available.
 const maxRounds = 3
 
 // meet obtains the states of the needs of a Service, and adds them to o. It reports whether the Service must be resolved again because a state in o
@@ -336,8 +336,8 @@ func (p *planner) meet(key string, d *resolve.Demand, o *resolve.Observed) (agai
 	return o.Differs()
 }
 
-// tuned reports whether the Tuners set the weights of a port's endpoints at run time: the port is balanced by open connections in the kernel, or its
-// Service has a slow start.
+// tuned reports whether the Tuners set the weights of a port's endpoints at run time. They do if the kernel balances the port by open connections, or
+// if the Service has a slow start. They do not for ports without endpoints, port ranges, and ports balanced by destination hash.
 func tuned(p *nft.ServicePort, slowStart time.Duration) bool {
 	return (slowStart > 0 || p.Balance == nft.LeastConnection && !p.Relayed()) && p.Balance != nft.DestinationHash &&
 		len(p.Pools[nft.PoolCluster])+len(p.Pools[nft.PoolLocal]) > 0 && !slices.ContainsFunc(p.Frontends, func(fe nft.Frontend) bool { return fe.IsRange() })
@@ -362,7 +362,7 @@ func (t *tally) replanned() map[string][]resolve.Problem {
 	return all
 }
 
-// known returns the keys of the planned Services that have ports or health checks, and of those with problems. A key may occur twice.
+// known returns the keys of the planned Services that have ports, health checks or problems. A key may occur twice.
 func (p *planner) known() []string {
 	return slices.AppendSeq(slices.Collect(maps.Keys(p.quarantine.now)), maps.Keys(p.problems))
 }
@@ -431,7 +431,8 @@ func (l *Loop) plan() (tr nft.Transition, restored bool, revision uint64, err er
 	return tr, tampered, changes.Revision, nil
 }
 
-// adopt makes the first plan, of all Services, and returns the transition from the ruleset in the kernel. Its results are those of plan.
+// adopt makes the first plan, of all Services, and returns the transition from the ruleset in the kernel. The other results are as in Loop.plan;
+// restored is true if the transition is not empty.
 func (l *Loop) adopt() (tr nft.Transition, restored bool, revision uint64, err error) {
 	changes := l.opts.Store.Changes(0)
 	l.selectView()

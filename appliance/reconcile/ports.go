@@ -78,7 +78,7 @@ func (o *occupied) begin() {
 	}
 }
 
-// record updates served for one Service. had are its previous ports, has are its new ones.
+// record updates o.served for one Service. had holds the previous ports of the Service, has the new ones.
 func (o *occupied) record(had, has []nft.ServicePort) {
 	if o == nil {
 		return
@@ -282,8 +282,8 @@ func newPortWatch(look func(*sockets.Ports) ([]sockets.Socket, error), owner fun
 	}
 }
 
-// want sets the ports to watch: those that Services have, and in waited those that Services wait for. If waited changes, the sockets are read at
-// once; otherwise at the next regular time.
+// want sets the ports to watch. ports has the ports of Services, and waited has the ports that Services wait for. If waited changes, the sockets are
+// read at once; otherwise at the next regular time.
 func (w *portWatch) want(ports sockets.Ports, waited []hostPort) {
 	slices.SortFunc(waited, func(a, b hostPort) int {
 		return cmp.Or(cmp.Compare(a.protocol, b.protocol), cmp.Compare(a.port, b.port))
@@ -496,7 +496,7 @@ func (l *Loop) placeHost() error {
 	})
 }
 
-// vipsBefore returns the addresses of this host that are VIPs of Services in the ruleset have, which was read from the kernel.
+// vipsBefore returns the addresses of this host that are VIPs in have, the ruleset that was read from the kernel.
 func vipsBefore(have nft.Ruleset, facts *node.Facts) map[netip.Addr]bool {
 	vips := map[netip.Addr]bool{}
 	for _, a := range facts.Addresses {
@@ -524,7 +524,7 @@ func addAsked(vips map[netip.Addr]bool, objects *store.Store) {
 	}
 }
 
-// values returns an iterator over the values of of, without the keys.
+// values returns an iterator over the values of a sequence of keys and values.
 func values[K, V any](of iter.Seq2[K, V]) iter.Seq[V] {
 	return func(yield func(V) bool) {
 		for _, v := range of {

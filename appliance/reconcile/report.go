@@ -73,7 +73,8 @@ func (r *Reporter) from(origin string, now []manifest.Problem) {
 	}
 }
 
-// replace updates the number of origins of each problem for one origin. The origin reported the problems in before, and now reports those in now.
+// replace updates the number of origins of each problem after one origin has reported again. before holds the problems that this origin reported
+// previously, now holds its present ones.
 func (r *Reporter) replace(before, now []manifest.Problem) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -143,7 +144,8 @@ func (r *Reporter) flush(at time.Time, until func(*manifest.Problem) time.Time) 
 	return over, came
 }
 
-// begin returns since when each occurrence of a new problem exists. This may be earlier than at, if another problem was about the same occurrence.
+// begin returns the start time of each occurrence of a new problem. A start time may be earlier than at, if another problem was about the same
+// occurrence.
 func (r *Reporter) begin(p *wire.Problem, at time.Time) (since []time.Time) {
 	for _, o := range verdict.Occurrences(p) {
 		r.times[o]++

@@ -73,7 +73,7 @@ func (i *tamperGuard) due() time.Time {
 }
 
 // healed records that our tables are as planned again. It returns the time since the first foreign change that had not been repaired, 0 if there was
-// none. mended is set if the repair took a transaction; only then it counts as a repair.
+// none. mended is set if a transaction was necessary. Only then does the call count as a repair.
 func (i *tamperGuard) healed(now time.Time, mended bool) (took time.Duration) {
 	if !i.since.IsZero() {
 		took = now.Sub(i.since)

@@ -31,8 +31,8 @@ type declared struct {
 	strayed   bool                // the result of strayProblems may have changed since the last report
 }
 
-// set records a Service. there is set if it exists. unchecked is set if it has endpoints but no health check. slices are the EndpointSlices of a
-// Service that does not exist.
+// set records whether a Service exists (there), and whether it has endpoints but no health check (unchecked). If the Service does not exist, slices
+// are the EndpointSlices that name it.
 func (d *declared) set(key string, there, unchecked bool, slices []*object.EndpointSlice) {
 	was, before := d.unchecked[key]
 	had := len(d.strays[key])
@@ -186,9 +186,9 @@ type Conditions struct {
 	changed       chan struct{}
 }
 
-// judge updates the conditions. over and came are the problems that ended and began, touched the Services that were planned. The keys of services are
-// those of all Services, unchecked is the number of Services without health checks. past holds earlier transitions. judge returns the verdict without
-// its groups, and the number of problems by severity and reason.
+// judge updates the conditions. over and came are the problems that ended and began. touched holds the keys of the Services that were planned. The
+// keys of services are those of all Services, and unchecked is the number of Services without health checks. past holds earlier transitions. judge
+// returns the verdict without its groups, and the number of problems by severity and reason.
 func (c *Conditions) judge(over, came []*verdict.Problem, touched []string, services map[string]bool, unchecked int, past *history.Book, now time.Time) (wire.Verdict, map[[2]string]int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -281,7 +281,7 @@ func (c *Conditions) Changed() <-chan struct{} {
 	return c.changed
 }
 
-// Since returns the Services whose conditions changed after turn, the number of an earlier change, and the number of the newest change. known is
+// Since returns the Services whose conditions changed after the change with the number turn. newest is the number of the newest change. known is
 // false if the changes since turn are no longer kept. Then any Service may have changed.
 func (c *Conditions) Since(turn uint64) (keys []string, newest uint64, known bool) {
 	c.mu.Lock()
@@ -294,7 +294,7 @@ func (c *Conditions) Since(turn uint64) (keys []string, newest uint64, known boo
 }
 
 // reasonPending is the Reason of the conditions of a Service whose stored version is not in the kernel yet. reasonServed and reasonProgrammed are the
-// Reasons of the conditions Ready and Programmed without a problem.
+// Reasons of the conditions Ready and Programmed of a Service that has no problem.
 const (
 	reasonPending    = "Pending"
 	reasonServed     = "Served"

@@ -27,8 +27,8 @@ const (
 	// stuckAfter is the time without progress after which the loop counts as stuck. The time for which the process waits for a CPU is not counted,
 	// see cpuTimes.
 	stuckAfter = 30 * time.Second
-	// slow is the factor by which the limit stuckAfter is larger, 10 minutes in all, while the process computes, or during a call whose duration
-	// depends on the kernel or the disk.
+	// slow is the factor by which stuckAfter is multiplied, to 10 minutes, while the process computes, or during a call whose duration depends on the
+	// kernel or the disk.
 	slow = 20
 	// maxDump is the maximum size of the goroutine dump in bytes.
 	maxDump = 1 << 20

@@ -75,7 +75,8 @@ func (c *balancer) set(p Port) {
 	maps.DeleteFunc(c.suspects, func(e netip.AddrPort, _ suspicion) bool { return !slices.Contains(endpoints, e) })
 }
 
-// suspect records that an endpoint did not accept a connection. For the duration lasts it is picked only if there is no other.
+// suspect records that an endpoint did not accept a connection. Until the duration lasts has passed, the endpoint is picked only if there is no
+// other.
 func (c *balancer) suspect(endpoint netip.AddrPort, lasts time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -196,7 +197,7 @@ func (c *balancer) pick(from, asked netip.AddrPort, tried ...netip.AddrPort) (en
 	return endpoint, ok
 }
 
-// goesOn counts a connection that the previous process handed over as open, until done is called.
+// goesOn counts a connection that the previous process handed over. The connection counts as open until done is called.
 func (c *balancer) goesOn(endpoint netip.AddrPort) { c.open.add(c.counted, endpoint) }
 
 // done records that a connection to a picked endpoint has ended, or was never made.
@@ -245,7 +246,7 @@ func (c *balancer) fresh(client, asked netip.AddrPort, tried []netip.AddrPort) (
 	return c.byAlgorithm(tried)
 }
 
-// byAlgorithm picks an endpoint that is not in tried by c.how.By, without regard to suspicions. It returns false if there is none.
+// byAlgorithm picks an endpoint that is not in tried, by the algorithm c.how.By and without regard to suspicions. It returns false if there is none.
 func (c *balancer) byAlgorithm(tried []netip.AddrPort) (netip.AddrPort, bool) {
 	switch {
 	case c.how.By == LeastConnection:
@@ -306,7 +307,8 @@ func (c *balancer) nextByWeight(tried []netip.AddrPort) (netip.AddrPort, bool) {
 	return c.last, true
 }
 
-// least picks the endpoint with the fewest open connections in proportion to its weight, where the new connection is included.
+// least picks, among the endpoints that are not in tried, the one with the fewest open connections in proportion to its weight. The new connection is
+// included in these numbers. least returns false if there is no endpoint to pick.
 func (c *balancer) least(tried []netip.AddrPort) (netip.AddrPort, bool) {
 	open := c.open.counts(c.counted, c.endpoints)
 	best := -1
@@ -380,8 +382,8 @@ type PortLoad struct {
 	Open map[netip.AddrPort]int
 }
 
-// Load returns the load of the Ports of a Service to which the kernel redirects clients, sorted by ID, protocol and listener. If service is "", it
-// returns those of all Services.
+// Load returns the load of a Service's Ports, sorted by ID, protocol and listener. It includes only Ports to which the kernel redirects clients. If
+// service is "", it returns the load of the Ports of all Services.
 func (r *Relay) Load(service string) (loads []PortLoad) {
 	for _, p := range r.fronts.of(service) {
 		loads = append(loads, p.load())
@@ -392,7 +394,7 @@ func (r *Relay) Load(service string) (loads []PortLoad) {
 	return loads
 }
 
-// of returns the ports of a Service to which the kernel redirects clients. If service is "", it returns those of all Services.
+// of returns the ports of a Service, or of all Services if service is "". It returns only ports to which the kernel redirects clients.
 func (f *fronts) of(service string) (ports []served) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -484,8 +486,8 @@ func loadOf(p *Port, q *quota) PortLoad {
 	return PortLoad{ID: p.ID, Protocol: p.Protocol, Listen: p.Listen, Taken: q.taken.Load(), Open: map[netip.AddrPort]int{}}
 }
 
-// openCounts counts the open TCP connections and UDP clients of each endpoint. Ports with the same ID and protocol are counted together, such as
-// those of both pools of a Service port and those of its server names.
+// openCounts counts the open TCP connections and UDP clients of each endpoint. Ports with the same ID and protocol are counted together, such as the
+// Ports for both pools and for the server names of one Service port.
 type openCounts struct {
 	mu sync.Mutex
 	of map[countKey]map[netip.AddrPort]int // only counts above zero

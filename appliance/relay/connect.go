@@ -183,7 +183,7 @@ func (h *hedge) may() bool {
 	return h.vain < vainBurst
 }
 
-// took records the time in which an endpoint accepted a connection, and the number of parallel attempts for that connection that were not needed.
+// took records how long an endpoint took to accept a connection, and how many parallel attempts for that connection were not needed.
 func (h *hedge) took(d time.Duration, vain int) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -303,8 +303,8 @@ func originalDestination(client *net.TCPConn) (to netip.AddrPort, err error) {
 // maxHops is the maximum number of relays that a connection or datagram may pass in a row, even if the client started with a higher TTL.
 const maxHops = 64
 
-// hopsLeft returns the TTL to use towards the next relay or endpoint for a connection that arrived with the TTL came. A result of 0 means that the
-// connection must not be passed on. known is false if came is 0, which means that the TTL could not be determined.
+// hopsLeft returns the TTL to use towards the next relay or endpoint. came is the TTL with which the connection or datagram arrived, 0 if it could
+// not be determined; known is then false. If left is 0, the connection must not be passed on.
 func hopsLeft(came int) (left int, known bool) { return min(came, maxHops+1) - 1, came > 0 }
 
 // countHops makes the kernel record the TTL of packets that a socket, or a connection accepted from it, receives (ip(7), IP_RECVTTL; ipv6(7),
@@ -413,8 +413,8 @@ var (
 )
 
 // clientOf returns the address of a client, and the address that it connected to. They are taken from the PROXY protocol header if the peer is in
-// Port.ProxyFrom, and otherwise from the kernel. clientOf reads the header either completely or not at all, and nothing after it, so that the next
-// process can read it if ctx is done before.
+// Port.ProxyFrom, and otherwise from the kernel. clientOf reads nothing after the header. If ctx is done before the whole header has arrived,
+// clientOf leaves it in the socket for the next process.
 func (t *tcpPort) clientOf(ctx context.Context, client *net.TCPConn, asked netip.AddrPort) (from, to netip.AddrPort, err error) {
 	from = client.RemoteAddr().(*net.TCPAddr).AddrPort()
 	from = netip.AddrPortFrom(from.Addr().Unmap().WithZone(""), from.Port())

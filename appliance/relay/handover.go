@@ -119,7 +119,7 @@ func (s *State) hold(c syscall.Conn) (fd int, err error) {
 	return fd, nil
 }
 
-// leaving collects the state for the next process, to which each connection is added once it is paused.
+// leaving collects the state for the next process. Each connection is added to it once the connection is paused.
 type leaving struct {
 	mu    sync.Mutex
 	state State
@@ -165,7 +165,7 @@ func (w *way) hold() (HeldWay, error) {
 	return HeldWay{Ended: w.ended, Done: w.done, Rest: rest}, err
 }
 
-// unconnected adds a client that has no endpoint yet to the state. from is the client's address, zero if its PROXY protocol header was not read yet.
+// unconnected adds to the state a client that has no endpoint yet. from is the client's address, zero if its PROXY protocol header was not read yet.
 // early holds the bytes that were already read from the client.
 func (l *leaving) unconnected(p Port, b *balancer, client *net.TCPConn, from, asked netip.AddrPort, early []byte) {
 	l.mu.Lock()
@@ -285,7 +285,7 @@ func (d *draining) next() (open int, over <-chan struct{}) {
 	return c.open, c.over
 }
 
-// arriving creates ports. It holds the state that the previous process handed over until the ports with that state are created.
+// arriving holds the state that the previous process handed over. It creates ports, and gives each port its part of the state.
 type arriving struct {
 	shared *shared
 

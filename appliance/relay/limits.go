@@ -100,7 +100,7 @@ type quota struct {
 	taken  atomic.Int64 // number of slots acquired so far
 }
 
-// acquire takes a slot of a port, which release returns. It returns false if the port already uses its maximum, or at least as many slots as are free
+// acquire takes a slot of a port; release gives it back. It returns false if the port already uses its maximum, or at least as many slots as are free
 // in the quota of all ports. So one port can use half of all slots, two can use a third each, and there is always room for another port (dynamic
 // thresholds, Choudhury and Hahne 1998, alpha 1).
 func (q *quota) acquire() bool {
@@ -140,7 +140,7 @@ func newQuotas(l *limits) *quotas {
 	return q
 }
 
-// of returns a new quota for a Port, with the quota of all ports of its kind as its parent.
+// of returns a new quota for a Port. Its parent is the quota of all ports of the same protocol and kind (redirected or on loopback).
 func (q *quotas) of(p Port) *quota {
 	limit, of := &q.limits.tcp, &q.tcp
 	if p.Protocol == UDP {
@@ -274,7 +274,7 @@ type logLimiter struct {
 	times int
 }
 
-// due counts an event. is reports whether to log now, and times is then the number of events since the last log line.
+// due counts an event. It returns true if a line is to be logged now; times is then the number of events since the last line.
 func (c *logLimiter) due() (times int, is bool) {
 	c.times++
 	if now := time.Now(); c.last.IsZero() || now.Sub(c.last) >= c.every {

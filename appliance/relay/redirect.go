@@ -262,8 +262,8 @@ func (f *fronts) newFront(key socketKey) (*front, error) {
 	return n, err
 }
 
-// find returns the port for the original destination to: the port whose frontend has that address and port, or the one for that port at any address
-// (a node port). If err, the error of determining the destination, is not nil, find returns it.
+// find returns the port for a client with the original destination to. That is the port with this address and port as a frontend or, if there is
+// none, the one with the port at any address (a node port). err is the error of determining the destination; if it is not nil, find returns it.
 func find[P served](f *front, to netip.AddrPort, err error) (p P, asked netip.AddrPort, _ error) {
 	if err != nil {
 		return p, to, err

@@ -349,8 +349,8 @@ func (t *tcpPort) judge(c *relayed) {
 	}
 }
 
-// watchIdle makes a connection be reset once nothing was received from either side for the duration limit. It does not track each read: a timer asks
-// the kernel for the time of the last received data, so a busy connection costs one check per limit. The caller must hold t.mu.
+// watchIdle arranges for a connection to be reset once nothing was received from either side for the duration limit. It does not track each read: a
+// timer asks the kernel for the time of the last received data, so a busy connection costs one check per limit. The caller must hold t.mu.
 func (t *tcpPort) watchIdle(c *relayed, limit time.Duration) {
 	c.idle = time.AfterFunc(limit, func() {
 		t.mu.Lock()

@@ -79,14 +79,14 @@ func (r *resolver) addresses() addresses {
 // the address.
 const AnnotationHostAddress = "svcctl.io/allow-host-address"
 
-// mayBe reports whether the Service may use an address. If not, it reports an error: the address belongs to the host, or the Service is to be
-// internal and no internal pool contains the address.
+// mayBe reports whether the Service may use an address. It returns false, and adds an error to the problems, if the address belongs to the host, or
+// if the Service is to be internal and no internal pool contains the address.
 func (r *resolver) mayBe(field string, a netip.Addr) bool {
 	return r.mayBeInternal(field, a) && r.mayServe(field, a)
 }
 
-// mayServe reports whether an address does not belong to the host (Facts.Host), or AnnotationHostAddress permits its use. If not, it reports an
-// error.
+// mayServe reports whether an address does not belong to the host (Facts.Host), or AnnotationHostAddress permits its use. If it returns false, it has
+// added an error to the problems.
 func (r *resolver) mayServe(field string, a netip.Addr) bool {
 	what, is := r.facts.Host[a]
 	if !is || r.Service.Metadata.Annotations[AnnotationHostAddress] == "true" {
@@ -323,8 +323,8 @@ func (r *resolver) addSourceSet(c *clients, n setName) {
 	}
 }
 
-// sourceSet returns the source set with the given name. If there is none, or its file could not be read yet, it returns nil and reports an error
-// about the annotation key. so is the clause of the error message that states the consequence.
+// sourceSet returns the source set with the given name. If there is none, or its file could not be read yet, it returns nil and adds an error about
+// the annotation key. The text so follows the word "so" in the error message and states the consequence.
 func (r *resolver) sourceSet(key, name, so string) *nft.SourceSet {
 	s := r.state(Need{Kind: NeedSourceSet, Name: name})
 	switch field := annotation.Field(key); {

@@ -117,7 +117,8 @@ func (r *resolver) isWrong(field string) {
 	r.wrong[field] = true
 }
 
-// mayBeInternal reports whether an address is in an internal pool, or the Service is not to be internal. If not, it reports an error.
+// mayBeInternal reports whether an address is in an internal pool, or the Service is not to be internal. If it returns false, it has added an error
+// to the problems.
 func (r *resolver) mayBeInternal(field string, a netip.Addr) bool {
 	if r.internal.Key == "" || r.facts.isInternal(a) {
 		return true
@@ -132,8 +133,8 @@ func (f *Facts) isInternal(a netip.Addr) bool {
 	return slices.ContainsFunc(f.InternalPools, func(p nft.Range) bool { return p.Contains(a) })
 }
 
-// asksTLS reports whether the port with the index i must not be served, because its annotations specify TLS that cannot be terminated. In this case
-// it also reports an error. The port is not passed through in clear text instead.
+// asksTLS reports whether the port with the index i must not be served, because its annotations specify TLS that cannot be terminated, and without
+// TLS the port would be passed through in clear text. If asksTLS returns true, it has added an error to the problems.
 func (r *resolver) asksTLS(i int) bool {
 	port := &r.Service.Spec.Ports[i]
 	key, why := annotation.TLSKey(r.Service, port)
@@ -159,7 +160,7 @@ const (
 	reasonFull = "EndpointFull"
 )
 
-// readLimits returns the limits of connections in the annotations by family, nil if there are none.
+// readLimits returns the limits on connections that the annotations set, by IP family; nil if they set none.
 func (r *resolver) readLimits() map[nft.Family]nft.Limits {
 	l := r.readLimitsOfAll()
 	if !l.Any() {
@@ -188,8 +189,8 @@ func (r *resolver) readLimits() map[nft.Family]nft.Limits {
 	return limits
 }
 
-// limitOf returns the limit in the value of an annotation. It strips the prefix length by which clients are grouped, if the limit is one for each
-// client.
+// limitOf returns the value of the annotation key without its prefix lengths. Only the limits for each client have them: clients of one prefix are
+// counted together. A value that cannot be parsed is returned unchanged.
 func limitOf(key, value string) string {
 	if key != object.AnnotationClientRateLimit && key != object.AnnotationClientConnections {
 		return value
@@ -236,7 +237,7 @@ func (r *resolver) rate(key string) (rate nft.Rate) {
 	return nft.Rate{Count: count, Per: per}
 }
 
-// leaveOutFull excludes the endpoints with as many open connections as the Service permits from new connections. Their open connections continue.
+// leaveOutFull gives no new connections to endpoints that have reached the maximum number of open connections. Their open connections continue.
 func (r *resolver) leaveOutFull(endpoints map[portKey][]endpoint) {
 	limit := r.out.EndpointConnections
 	if limit == 0 {
@@ -280,9 +281,9 @@ func (r *resolver) leaveOutFull(endpoints map[portKey][]endpoint) {
 	}
 }
 
-// leaveOutUncounted excludes the endpoints in uncounted from new connections, because their connections are not counted yet and the kernel served
-// without them. It excludes only endpoints that would be selected, not those that a traffic policy, topology or priority passes over. Since excluding
-// one endpoint may select others, it repeats this until none of uncounted is selected.
+// leaveOutUncounted gives no new connections to the endpoints in uncounted, which may be full: their connections are not counted yet, and the kernel
+// served the port without them. It excludes only endpoints that would be selected, not those that a traffic policy, topology or priority passes over.
+// Since excluding one endpoint may select others, it repeats this until none of uncounted is selected.
 func (r *resolver) leaveOutUncounted(port *object.ServicePort, family nft.Family, list []endpoint, uncounted map[netip.AddrPort]bool) {
 	vips := r.vips.of(family)
 	for len(uncounted) > 0 && vips.cluster.IsValid() {
@@ -316,8 +317,8 @@ func (r *resolver) clientConnections() uint32 {
 	return n
 }
 
-// connections returns the number of connections in the annotation key, 0 if there is none or it is invalid. otherwise states the consequence of an
-// invalid value, for the warning.
+// connections returns the number of connections that the annotation key specifies, 0 if the annotation is missing or invalid. otherwise is a text for
+// the warning about an invalid value, and states its consequence.
 func (r *resolver) connections(key, otherwise string) uint32 {
 	value, given := r.Service.Metadata.Annotations[key]
 	if !given {

@@ -193,8 +193,8 @@ func (r *resolver) balance(port int, p *nft.ServicePort, balance nft.Balance, al
 	}
 }
 
-// isBetter reports whether the attributes of e take precedence over those of than, when two objects name the same endpoint. The better state takes
-// precedence, then the lower tier, then the larger weight.
+// isBetter reports whether e takes precedence over than when two objects name the same endpoint. The better state takes precedence, then the lower
+// tier, then the larger weight.
 func (e *endpoint) isBetter(than *endpoint) bool {
 	switch {
 	case e.state != than.state:
@@ -248,7 +248,7 @@ func lowestTier(all []endpoint, usable func(*endpoint) bool) (tier uint8, some b
 // takesNew reports whether an endpoint gets new connections when tier is the tier in use.
 func (e *endpoint) takesNew(tier uint8) bool { return e.weight > 0 && e.priority == tier }
 
-// inTier returns the endpoints that get new connections when tier is the tier in use. If these are all, it returns the slice all itself.
+// inTier returns the endpoints that get new connections when tier is the tier in use. If every endpoint does, it returns all without copying it.
 func inTier(all []endpoint, tier uint8) []endpoint {
 	out := func(e endpoint) bool { return !e.takesNew(tier) }
 	if !slices.ContainsFunc(all, out) {
@@ -421,7 +421,7 @@ func (r *resolver) readShares() {
 	}
 }
 
-// byBackend yields the endpoints of each backend. all must be sorted as collect sorts it.
+// byBackend yields the endpoints of each backend. The slice all must be in the order of collect, which sorts by backend first.
 func byBackend(all []endpoint) iter.Seq[[]endpoint] {
 	return func(yield func([]endpoint) bool) {
 		for len(all) > 0 {
@@ -437,8 +437,8 @@ func byBackend(all []endpoint) iter.Seq[[]endpoint] {
 	}
 }
 
-// selectShares selects endpoints of each backend as selectEndpoints does for a port. It returns their union, and stores those of each backend in
-// backends.
+// selectShares calls selectEndpoints for each backend, with the endpoints in all that belong to it. It stores these endpoints and their pools in
+// backends, and returns the union of all selections.
 func (r *resolver) selectShares(backends []backend, all []endpoint) (sel selection) {
 	for i := range backends {
 		b := &backends[i]
@@ -528,7 +528,7 @@ func gcd(a, b uint64) uint64 {
 	return a
 }
 
-// reportShares reports an error if shares of some backends of a port are refused because these have no usable endpoint while others have.
+// reportShares reports an error if the share of a backend of a port is refused because the backend has no usable endpoint, while another one has.
 func (r *resolver) reportShares(index int, p *nft.ServicePort, backends []backend) {
 	for pool, where := range [nft.NumPools]string{nft.PoolLocal: " on this box"} {
 		if len(p.Pools[pool]) == 0 || p.Refused[pool] == 0 || nft.Pool(pool) == nft.PoolLocal && r.limitedToLocal() == "" {

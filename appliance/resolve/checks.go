@@ -221,7 +221,8 @@ func (a *answers) add(c *Checked, v health.Verdict) {
 	}
 }
 
-// assumptions summarizes which endpoints of a port are only assumed to be up, since the process started, and which of these were found down.
+// assumptions summarizes the health states of a port's endpoints. An endpoint is assumed to be up if it started in state Up and has not passed a
+// check since the process started (health.Verdict.Assumed).
 type assumptions struct {
 	proven bool  // the check of an endpoint has passed
 	open   bool  // an endpoint is still assumed to be up
@@ -265,7 +266,7 @@ func (r *resolver) reportDown(index int, down []string, checked int) {
 // maxCauses is the maximum number of endpoints in the Cause of a problem.
 const maxCauses = 100
 
-// cause sets the Cause of the problem added last to the endpoints in down.
+// cause sets the Cause of the most recently added problem: the endpoints in down, at most maxCauses of them.
 func (r *resolver) cause(down []string) {
 	r.out.Problems[len(r.out.Problems)-1].Cause = strings.Join(down[:min(len(down), maxCauses)], "; ")
 }
@@ -282,7 +283,7 @@ func (r *resolver) portText(index int) string {
 	return text
 }
 
-// of returns the start of a sentence about n out of all endpoints, with its verb: "1 of 4 endpoints is", "2 of 4 endpoints are".
+// of formats the start of a sentence about n endpoints of all, with its verb: "1 of 4 endpoints is", "2 of 4 endpoints are".
 func of(n, all int) string {
 	what, verb := "endpoints", "are"
 	if all == 1 {
@@ -390,9 +391,10 @@ type portName struct {
 	addr netip.Addr
 }
 
-// starts returns a function that returns the initial state of an endpoint of a port whose check has no verdict yet. The state is Up for endpoints
-// that the previous plan used, and New for others. In the first plan of this process it is Up for endpoints that the kernel used, and Down for others
-// that would be used if all were up; endpoints that would not be used anyway are Up. If no endpoint was used before, all are Up.
+// starts returns a function that returns the initial state of an endpoint, for the time until its check has a verdict. The state is Up for an
+// endpoint that the previous plan of the port used, and New for any other. In the first plan of this process it is Up for an endpoint that the kernel
+// used. It is then Down for an endpoint that the kernel would have used if all were up, and Up for the rest. If no endpoint was used before, all are
+// Up.
 func (r *resolver) starts(name Port, port *object.ServicePort, list []endpoint) func(*endpoint) health.State {
 	r.out.Demand.Adopted = true
 	before, missing := r.usedBefore(name), health.New

@@ -285,7 +285,7 @@ func (c *Claims) HealthPort(ref object.Ref, port uint16) []Problem {
 	return nil
 }
 
-// refusal returns a message why a Service does not get a frontend, "" if it gets it.
+// refusal returns the message that explains why a Service does not get a frontend, "" if it gets the frontend.
 func (c *Claims) refusal(service string, p *nft.ServicePort, fe *nft.Frontend) string {
 	key := claimOf(p, fe)
 	what := fmt.Sprintf("node port %d/%s", fe.Port, p.Protocol)
@@ -434,7 +434,7 @@ func (c *rangeClaims) set(u *undo, claim *Claim) (affected []string) {
 	return affected
 }
 
-// refusal returns a message why a Service does not get a port range, "" if it gets it.
+// refusal returns the message that explains why a Service does not get a port range, "" if it gets the range.
 func (c *rangeClaims) refusal(service string, p *nft.ServicePort, fe *nft.Frontend) string {
 	asked := rangeClaim{claimant{service: service}, fe.Port, fe.Last}
 	for _, other := range c.winners(rangePlaceOf(p, fe)) {

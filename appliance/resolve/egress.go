@@ -219,7 +219,7 @@ func (r *resolver) onlyLeaves() bool {
 		})
 }
 
-// Choose returns yes if is is true, and no otherwise.
+// Choose returns the text yes if its first argument is true, and otherwise the text no.
 func Choose(is bool, yes, no string) string {
 	if is {
 		return yes
@@ -234,8 +234,8 @@ type egressClaims struct {
 	known   map[string]leaving // egress sources by Service
 }
 
-// leaving holds the egress sources of a Service, for the egress addresses that the Service holds. with has the egress address and destinations of
-// each port, as text (nft.Egress.String).
+// leaving holds the egress sources of a Service. It omits those of ports whose egress address the Service does not hold. The elements of with are the
+// egress address and destinations of each remaining port, as text (nft.Egress.String).
 type leaving struct {
 	sources []netip.Addr
 	with    []string

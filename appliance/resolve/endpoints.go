@@ -158,7 +158,7 @@ func matches(port *object.EndpointPort) (name string, proto nft.Protocol, ok boo
 	return object.Deref(port.Name), proto, true
 }
 
-// and merges two endpoints with the same address and port. later comes from the later EndpointSlice.
+// and merges ep with later, an endpoint with the same address and port from a later EndpointSlice.
 func (ep endpoint) and(later endpoint) endpoint {
 	one, pod := later, cmp.Or(later.pod, ep.pod)
 	if ep.isBetter(&later) {

@@ -153,8 +153,8 @@ func (l *loops) endpointOf(addr netip.Addr) string {
 	return l.backends.of(addr)[0]
 }
 
-// replace updates the addresses of a Service in the index from before to now, which must be sorted. It appends the added and removed addresses to
-// changed and returns the result.
+// replace updates the index after the addresses of a Service have changed. before and now are its previous and its present addresses, both sorted.
+// replace appends the added and removed addresses to changed and returns the result.
 func (x addressIndex) replace(u *undo, changed []netip.Addr, service string, before, now []netip.Addr) []netip.Addr {
 	for _, addr := range without(before, now) {
 		if rest := x.own(u, addr).without(service); rest == nil {
@@ -292,7 +292,7 @@ func (l *loops) cut(ref object.Ref, ports []nft.ServicePort) ([]nft.ServicePort,
 }
 
 // vipAsEndpoint returns the problem message for an endpoint that is left out because it is an address of a Service. kind describes the address ("the
-// cluster IP"), owner is the Service that has the address, and of is the Service that has the endpoint.
+// cluster IP"), and owner is the Service that has it. The last argument is the Service with the endpoint.
 func vipAsEndpoint(addr netip.Addr, kind, owner, of string) string {
 	if owner == of {
 		return fmt.Sprintf("endpoint %s is left out: it is %s of its own Service, and connections would come back to the box: name the addresses of the servers", addr, kind)
@@ -364,8 +364,8 @@ func (c *Claims) own(key claimed) {
 	c.host.owned[place] = at
 }
 
-// setHost updates the indexes after a Service's claims changed from had to keys. It returns the Services that may gain or lose a frontend or an
-// endpoint at an address of the host as a result. It modifies had.
+// setHost updates the indexes after the claims of a Service have changed. had holds its previous claims, and keys the frontends that it claims now.
+// setHost returns the Services that may gain or lose a frontend or an endpoint at an address of the host as a result. It modifies had.
 func (c *Claims) setHost(service string, had map[claimed]claimant, keys []claimed) (affected []string) {
 	for _, key := range keys {
 		list := c.byFrontend[key]
@@ -382,8 +382,8 @@ func (c *Claims) setHost(service string, had map[claimed]claimant, keys []claime
 	return affected
 }
 
-// changed updates the indexes after one claim of a Service changed from was to now; the zero claimant means no claim. It returns the Services that
-// may gain or lose a frontend or an endpoint as a result.
+// changed updates the indexes after a Service's claim to the frontend key has changed. was and now are the claim before and after the change; the
+// zero claimant means no claim. changed returns the Services that may gain or lose a frontend or an endpoint as a result.
 func (c *Claims) changed(key claimed, was, now claimant) (affected []string) {
 	nodePort := !key.addr.IsValid()
 	if !nodePort && !was.host && !now.host {

@@ -142,7 +142,7 @@ func (o *Observed) Differs() bool {
 	return differs
 }
 
-// First joins at most most names with commas and appends the number of names left out: "a, b and 3 more".
+// First joins names with commas. If there are more than the number most, it appends the number of names left out: "a, b and 3 more".
 func First[T any](names []T, most int) string {
 	texts := make([]string, min(len(names), most))
 	for i := range texts {

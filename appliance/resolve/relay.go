@@ -107,8 +107,8 @@ func (k portKey) otherFamily() portKey {
 	return portKey{k.name, k.proto, nft.IPv4}
 }
 
-// borrows reports whether a relayed port uses the endpoints of the other IP family: its Service has a cluster IP but the port no endpoint in the
-// family of own.
+// borrows reports whether the port with the index i is relayed and uses the endpoints of the other IP family. It does if the Service has a cluster IP
+// of the family of own, and the port has endpoints only in the other family.
 func (r *resolver) borrows(i int, own portKey, endpoints map[portKey][]endpoint) bool {
 	return r.relayed.Relays(r.Service, i) && r.vips.of(own.family).cluster.IsValid() && len(endpoints[own]) == 0 && len(endpoints[own.otherFamily()]) > 0
 }
@@ -218,7 +218,7 @@ const (
 	ReasonBackendUnchecked = "BackendUnchecked"
 )
 
-// front returns the TLS and HTTP settings of a port, by its index, as written in its annotations.
+// front returns the TLS and HTTP settings of the port with the index i, as its annotations specify them.
 func (r *resolver) front(i int) *annotation.Front {
 	if i >= len(r.relayed.Fronts) {
 		return &annotation.Front{}

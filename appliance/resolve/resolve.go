@@ -249,8 +249,8 @@ const (
 	balanced
 )
 
-// read reads the Service object and reports all problems that do not depend on endpoints, and hardly on the box (see Rules). It returns how the
-// Service is served.
+// read reads the Service object and reports all problems that do not depend on endpoints. Few of these depend on the box (see Rules). read returns
+// how the Service is served.
 func (r *resolver) read() (way int) {
 	svc := r.Service
 	switch {

@@ -23,8 +23,8 @@ const (
 	ReasonOrphanSlice = "OrphanSlice"
 )
 
-// reportUnserved reports the ports that have no endpoint for their clients in an IP family of the Service. For ports that are not relayed it skips
-// the family unwanted, which otherFamily has already reported; "" skips none.
+// reportUnserved reports the ports that have no endpoint for their clients in an IP family of the Service. unwanted is the family that otherFamily
+// has already reported, "" if none; for ports that are not relayed, it is not reported again.
 func (r *resolver) reportUnserved(endpoints map[portKey][]endpoint, unwanted string) {
 	aboutAll := func(p Problem) bool {
 		return p.Object == r.ref && !p.Warning && p.Reason != ReasonShareRefused && p.Reason != reasonOtherFamily
@@ -90,8 +90,8 @@ func (r *resolver) otherFamily() (unwanted string) {
 	return unwanted
 }
 
-// allDown reports whether all endpoints in a pool are down by their checks. They are then used nevertheless, because too few are up. It is false for
-// an empty pool.
+// allDown reports whether all endpoints in a pool are down according to their checks. They are then used nevertheless, because too few are up. It
+// returns false for an empty pool.
 func allDown(pool []netip.AddrPort, all []endpoint) bool {
 	return len(pool) > 0 && !slices.ContainsFunc(all, func(e endpoint) bool { return !e.notUp && slices.Contains(pool, e.addr) })
 }
@@ -223,8 +223,8 @@ func counted(n int, noun string) string {
 	return fmt.Sprintf("%d %ss", n, noun)
 }
 
-// Rules finds those problems of an object that do not depend on endpoints, and hardly on the box. A client that writes the object gets them as
-// warnings.
+// Rules finds the problems of an object that do not depend on endpoints. Its fields are the only settings of the box that are taken into account. A
+// client that writes the object gets these problems as warnings.
 type Rules struct {
 	// ConnectionLog is Facts.ConnectionLog.
 	ConnectionLog string
@@ -232,7 +232,7 @@ type Rules struct {
 	SourceSets []string
 }
 
-// Remarks returns the remarks on the annotations of an object and on its settings.
+// Remarks returns remarks on an object: those on its annotations (annotation.Remarks) and, for a Service, its problems.
 func (rules *Rules) Remarks(o object.Object) []annotation.Remark {
 	meta := o.GetMeta()
 	if len(meta.Annotations)+len(meta.Labels) == 0 {

@@ -79,7 +79,8 @@ type Patience struct {
 	turn    uint64
 }
 
-// Waits reports whether it is too early to decide because a box of the step may only be late. It is called once at each check of the boxes.
+// Waits reports whether it is too early to decide, because a box with the changes is absent or out of step with the fleet, perhaps only briefly. It
+// returns true for such a box in fewer than mostLooks consecutive checks. It is called once at each check of the boxes.
 func (p *Patience) Waits(head *Rollout, boxes []Box) (waits bool) {
 	now := map[string]int{}
 	for _, name := range head.Boxes {
@@ -103,7 +104,8 @@ func (p *Patience) Awaits(head *Rollout, boxes []Box) (awaits bool) {
 	return p.unheard < mostLooks && !Reported(head, boxes)
 }
 
-// Reported reports whether all boxes that follow the fleet have reported their problems since the last move of a rollout.
+// Reported reports whether all boxes that follow the fleet have reported their problems since the last move of a rollout. Boxes that are absent or
+// failing are not considered.
 func Reported(head *Rollout, boxes []Box) bool {
 	for i := range boxes {
 		if b := &boxes[i]; b.Present && b.Follows && b.Failing == "" && !b.isOf(head) {
@@ -149,7 +151,7 @@ func ParseSteps(text string) (steps []string, err error) {
 	return steps, nil
 }
 
-// percentOf returns the percentage of a step such as "25%". is is false for a list of names and for an invalid percentage.
+// percentOf returns the percentage of a step such as "25%". It returns false for a list of names and for an invalid percentage.
 func percentOf(step string) (percent int, is bool) {
 	number, is := strings.CutSuffix(step, "%")
 	if !is {
@@ -282,9 +284,9 @@ func Decide(head Rollout, left time.Duration, boxes []Box, concerns func(object 
 	return next
 }
 
-// Step starts a step: it adds the boxes of the step to the rollout. Steps that add no boxes are skipped. Problems that an added box has reported
-// since the last move do not count as caused by the changes. Older reports are ignored: their problems may be those of an earlier rollout, since
-// solved.
+// Step starts a step: it adds the boxes of the step to the rollout. Steps that add no boxes are skipped. If an added box has reported since the last
+// move, the problems in its report do not count as caused by the changes. An older report is ignored, because its problems may come from an earlier
+// rollout and be solved by now.
 func Step(head Rollout, step int, boxes []Box) (Next, error) {
 	for ; ; step++ {
 		picked, everyone, err := pick(head.Steps[step], head.Boxes, boxes)

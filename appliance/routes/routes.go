@@ -89,7 +89,8 @@ func (e *exporter) follow(event wire.AnnouncementsEvent) error {
 	return e.table.Change(e.ctx, changes)
 }
 
-// set replaces the routes of an announced address. It adds the routes that appear (true) or disappear (false) as a result to changes.
+// set replaces the routes of an announced address. It records each affected route in changes: true if an address still has it afterwards, false if it
+// is to be removed.
 func (e *exporter) set(item *wire.Announcement, changes map[netip.Prefix]bool) {
 	addr, err := netip.ParseAddr(item.Address)
 	if err != nil {
@@ -130,7 +131,7 @@ func (e *exporter) set(item *wire.Announcement, changes map[netip.Prefix]bool) {
 // Protocol is the routing protocol number (rtm_protocol) of the routes of svcctl. 196 is avoided: FRR treats routes with that number as its own.
 const Protocol = 118
 
-// Change pauses for burstTime after each burst changes. BIRD loses changes that come faster than it reads them, and then keeps withdrawn
+// Change pauses for burstTime after every 100 changes (burst). BIRD loses changes that come faster than it reads them, and then keeps withdrawn
 // routes until its next scan.
 const (
 	burst     = 100
@@ -195,7 +196,7 @@ func (t *Table) route(p netip.Prefix) *netlink.Route {
 	}
 }
 
-// Set replaces the routes in the table by the prefixes in routes with the value true.
+// Set makes the routes in the table those in routes, which all have the value true. It removes all others.
 func (t *Table) Set(ctx context.Context, routes map[netip.Prefix]bool) error {
 	changes := map[netip.Prefix]bool{}
 	for p := range t.have {

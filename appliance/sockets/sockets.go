@@ -158,9 +158,9 @@ func request(kind kind, family uint8, first, last uint16) ([][]byte, error) {
 // attrBytecode is INET_DIAG_REQ_BYTECODE: a filter that the kernel applies to each socket.
 const attrBytecode = 1
 
-// between returns the INET_DIAG bytecode that accepts local ports from first to last: two comparisons, each a struct inet_diag_bc_op
-// (linux/inet_diag.h) followed by another one with the port as operand. yes and no are byte offsets to the next operation. The offset of the end of
-// the filter accepts the socket; a larger one rejects it.
+// between returns the INET_DIAG bytecode that accepts local ports from first to last. It consists of two comparisons. Each is a struct
+// inet_diag_bc_op (linux/inet_diag.h), followed by a second one that holds the port. The fields yes and no are byte offsets to the next operation.
+// The offset of the end of the filter accepts the socket; a larger one rejects it.
 func between(first, last uint16) []byte {
 	const (
 		size         = 4 // of struct inet_diag_bc_op: code, yes, no
@@ -292,7 +292,8 @@ func portFilter(ports *Ports) []unix.SockFilter {
 	}
 }
 
-// read reads messages from the netlink socket until it is closed, and signals C for closed sockets with one of ports.
+// read reads messages from the netlink socket until it is closed. It signals on c.C if a socket with one of ports was closed, or if messages were
+// lost.
 func (c *Closed) read(ports *Ports) {
 	buf := make([]byte, 4096)
 	for {

@@ -157,8 +157,8 @@ func (r *Reader) Run(ctx context.Context) error {
 	return nil
 }
 
-// sync stores the files of the sources that this box reads, if anything has changed since the last call. looked is set when the sources of
-// other boxes are to be compared, too.
+// sync stores the files of the sources that this box reads, if anything has changed since the last call. If looked is set, it also compares the
+// sources that other boxes read.
 func (r *Reader) sync(looked bool) error {
 	r.mu.Lock()
 	snapshot, again, after := r.snapshot, r.again, r.after

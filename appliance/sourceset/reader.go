@@ -105,8 +105,8 @@ func (r *Reader) look(now time.Time, take Take) (changed bool, again time.Durati
 	return changed, again
 }
 
-// look reads the file if it has changed and is no longer being written. It must be called again after the time again, or, if that is 0, at the next
-// event. err is the error that keeps the newest content from use.
+// look reads the file if it has changed and is no longer being written. again is the time after which look must be called once more; if it is 0, the
+// next event suffices. err is the error that keeps the newest content from use.
 func (f *file) look(now time.Time, take Take) (again time.Duration, err error) {
 	at := stampOf(f.Path)
 	if at != f.last {

@@ -205,7 +205,7 @@ func (t *description) ours(s *trace.Step) {
 	}
 }
 
-// chosen adds a description of why a packet passes from the chain where to the chain target, both of svcctl.
+// chosen adds a description of why a packet passes from one chain of svcctl (where) to another (target).
 func (t *description) chosen(where, target string) {
 	word, _, _ := strings.Cut(target, "/") // recall/default/web
 	switch {
@@ -394,7 +394,7 @@ func (t *Tracer) simulate(p *sim.Packet, facts *Facts) wire.TracedPacket {
 	return story.packet
 }
 
-// hostNetwork is the network of this host as the simulation of one client's packet needs it: routes and addresses.
+// hostNetwork provides the routes and addresses of this host for the simulation of one client's packet.
 type hostNetwork struct {
 	*Tracer
 	client     netip.Addr

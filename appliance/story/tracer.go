@@ -52,7 +52,7 @@ func NewTracer(served func() (map[string][]nft.ServicePort, nft.Box), way func(t
 }
 
 // find returns the conntrack entry of a packet, given a trace step with its headers; nil if there is none. It compares conntrack IDs. Before Linux
-// 6.18 a step has no ID; then it compares the addresses in the forms before translation, after translation and of a reply.
+// 6.18 a step has no ID; find then compares addresses. The packet may have its original or its translated destination, or be a reply.
 func find(first *trace.Step) (found *conntrack.Connection) {
 	h, id := first.Header, first.Connection
 	_, _ = conntrack.Scan(0, func(c *conntrack.Connection) {
@@ -78,8 +78,9 @@ func (p *pending) isNext(s *trace.Step) bool {
 	return s.Header != nil && s.Table == first.Table && s.Chain == first.Chain && s.Family == first.Family
 }
 
-// Trace traces the packets that q selects and calls each with the description of each packet. It returns after q.Count packets, after q.Seconds, or
-// when ctx is done. Only one call at a time can trace; another one returns wire.ErrTracing. With q.Predict it calls each with a prediction instead.
+// Trace traces the packets that q selects, and calls the function each with the description of every packet. It returns after q.Count packets, after
+// q.Seconds, or when ctx is done. Only one call at a time can trace; another one returns wire.ErrTracing. With q.Predict, Trace only calls each with
+// a prediction.
 func (t *Tracer) Trace(ctx context.Context, q wire.TraceQuery, each func(wire.TracedPacket)) error {
 	if q.Predict {
 		predicted, err := t.predict(q)
@@ -130,7 +131,7 @@ func (t *Tracer) Trace(ctx context.Context, q wire.TraceQuery, each func(wire.Tr
 	return <-ended
 }
 
-// packets holds the packets with incomplete traces: order in the order of their arrival, open by the trace ID that the kernel gave them.
+// packets holds the packets with incomplete traces. order lists them in the order of their arrival; open maps the kernel's trace IDs to them.
 type packets struct {
 	order []*pending
 	open  map[uint32]*pending

@@ -89,8 +89,8 @@ func (b *Book) Failures() map[string]map[netip.AddrPort]uint64 {
 	return all
 }
 
-// Suspect records that a connection to an endpoint failed. It reports whether the endpoint must be probed now. It returns false if the last probe
-// began less than again ago, if a limit is reached, or if the endpoint is dead and thus probed regularly.
+// Suspect records that a connection to an endpoint failed. It reports whether the endpoint must be probed now. It returns false if the time since the
+// last probe began is less than the constant again, if a limit is reached, or if the endpoint is dead and thus probed regularly.
 func (b *Book) Suspect(endpoint netip.AddrPort, now time.Time) bool {
 	if _, dead := b.Dead()[endpoint]; dead {
 		return false
@@ -120,7 +120,7 @@ func (b *Book) Suspect(endpoint netip.AddrPort, now time.Time) bool {
 	return true
 }
 
-// Undecided returns the suspected endpoints for which the last probe began at least undecided ago, and stops suspecting them.
+// Undecided returns the suspected endpoints whose last probe has had no result for the time undecided, and stops suspecting them.
 func (b *Book) Undecided(now time.Time) (list []netip.AddrPort) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

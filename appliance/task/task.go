@@ -55,8 +55,8 @@ func Run(ctx context.Context, log *slog.Logger, tasks ...Task) error {
 	return group.Wait()
 }
 
-// Repeat calls do at once, after each receive from wake, and at the time that the last call of do returned, until ctx is done. If do returns the zero
-// Time, only wake causes the next call.
+// Repeat calls do at once and after each receive from wake, until ctx is done. It also calls do at the time next that the last call returned, unless
+// that is the zero Time.
 func Repeat(ctx context.Context, wake <-chan struct{}, do func() (next time.Time)) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()

@@ -52,7 +52,7 @@ func (x *index) either(c *conntrack.Connection) (p *Port, out bool) {
 	return p, out
 }
 
-// mark sets whether a connection was opened by an endpoint (out). In this case it clears the port, which is meaningless.
+// mark sets whether an endpoint opened a connection (out). Such a connection belongs to no port of a Service, so mark clears c.Port.
 func mark(c *wire.Connection, out bool) {
 	if c.Out = out; out {
 		c.Port = ""
@@ -66,8 +66,8 @@ type outbound struct {
 	protocol     nft.Protocol
 }
 
-// depart counts a connection that uses an egress address. It does so even if the source no longer belongs to a Service, as the connection still
-// occupies a source port of the address. It reports whether only the source of the connection is translated.
+// depart counts a connection if it uses an egress address, even if its source no longer belongs to a Service: it still occupies a source port of the
+// address. It reports whether only the source of the connection is translated.
 func (l *Snapshot) depart(x *egressIndex, c *conntrack.Connection) bool {
 	if !c.Left || !x.addresses[c.To.Addr()] {
 		return c.Left // masqueraded, and none of ours

@@ -38,7 +38,7 @@ func place(rows []*row, key string) (at int, has bool) {
 	return slices.BinarySearchFunc(rows, key, func(r *row, key string) int { return strings.Compare(r.key, key) })
 }
 
-// indexOf returns an index of the ports in of, which is keyed by Service ("namespace/name").
+// indexOf returns an index of Service ports. of holds them by Service ("namespace/name").
 func indexOf(of map[string][]Port) *index {
 	x := &index{services: of, at: make(map[conntrack.Frontend]*Port, len(of))}
 	for _, ports := range of {
@@ -49,7 +49,7 @@ func indexOf(of map[string][]Port) *index {
 	return x
 }
 
-// change replaces the ports of the Services in of. A Service without ports is removed.
+// change replaces the ports of some Services. of holds their new ports by Service ("namespace/name"). A Service without ports is removed.
 func (x *index) change(of map[string][]Port) {
 	x.rows = slices.Clone(x.rows) // Snapshots have the former ones
 	for service := range of {     // first, as another one may have a frontend now

@@ -173,8 +173,8 @@ func (o *Observer) served() *index {
 	return o.found
 }
 
-// count reads the connection tracking table into l, and adds the totals of ended connections. before holds the connections of the previous scan;
-// known holds those of this scan.
+// count reads the connection tracking table into l, and adds the totals of ended connections. before holds the connections of the previous scan. The
+// result known holds those of this scan; it is empty after an error.
 func (o *Observer) count(l *Snapshot, found *index, before tracked) (known tracked, err error) {
 	if o.ended == nil {
 		return l.count(found, before, nil, o.read)

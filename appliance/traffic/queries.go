@@ -32,8 +32,9 @@ type RelayedClient struct {
 	Client, Listener netip.AddrPort // Client is its address as the listener sees it
 }
 
-// NewQueries returns Queries. of returns the current ports of one Service, served those of all Services and the box. changed returns the ports like
-// sources.ports does (reconcile.Grants.Since). totals returns the kernel's counters since the start; it is nil if the kernel does not count.
+// NewQueries returns Queries. The function of returns the current ports of one Service. served returns the ports of all Services, and the box.
+// changed returns the Services whose ports have changed since a state, and the number of the present state, like sources.ports
+// (reconcile.Grants.Since). totals returns the kernel's counters since the start; it is nil if the kernel does not count.
 func NewQueries(of func(service string) []nft.ServicePort, changed func(since int) (of map[string][]nft.ServicePort, all bool, now int), served func() (map[string][]nft.ServicePort, nft.Box), totals func() (nft.Totals, error)) *Queries {
 	a := &Queries{served: served}
 	a.observer = New(look, func(since int) (map[string][]Port, bool, int) {
@@ -60,21 +61,21 @@ func (a *Queries) Find(c *conntrack.Connection) (p *Port, endpoint netip.AddrPor
 	return p, p.endpoint(c), true
 }
 
-// Judge adds data to the responses. failures returns the numbers of failed connections by port (Port.Key) and endpoint, health the health of a
-// Service's endpoints, and judged the states of Services with problems, as in sources.judged. Judge must be called before the first query.
+// Judge adds data to the responses. failures returns the numbers of failed connections by port (Port.Key) and endpoint. health returns the health of
+// a Service's endpoints. judged returns the states of Services with problems, as in sources.judged. Judge must be called before the first query.
 func (a *Queries) Judge(failures func() map[string]map[netip.AddrPort]uint64, health func(namespace, name string) []wire.EndpointHealth,
 	judged func() (states map[string]wire.Judged, counts map[string]int, verdict string)) {
 	a.health, a.observer.failures, a.observer.judged = health, failures, judged
 }
 
-// Follow adds the totals of ended connections to the responses. receive adds the events that the kernel has sent so far to ended. Follow must be
+// Follow adds the totals of ended connections to the responses. receive updates ended with the events that the kernel has sent so far. Follow must be
 // called before the first query.
 func (a *Queries) Follow(ended *flows.Totals, receive func()) {
 	a.observer.ended, a.observer.receive = ended, receive
 }
 
-// CountRelayed adds the endpoints of relayed ports to the responses. load returns the relay's connections to a port's endpoints, clients the
-// endpoints that each client uses. CountRelayed must be called before the first query.
+// CountRelayed adds the endpoints of relayed ports to the responses. load returns the numbers of the relay's connections to a port's endpoints.
+// clients returns the endpoints to which each client of the relay is connected. CountRelayed must be called before the first query.
 func (a *Queries) CountRelayed(load func(service string, p *nft.ServicePort) *wire.RelayLoad, clients func() map[RelayedClient][]netip.AddrPort) {
 	a.relayed, a.clients = load, clients
 }
@@ -246,7 +247,7 @@ func (a *Queries) Connections(q wire.ConnectionQuery) (*wire.Connections, error)
 	return answer, nil
 }
 
-// isAnsweredBy reports whether a query selects connections to the endpoint at.
+// isAnsweredBy reports whether the endpoint address at satisfies the endpoint conditions of a query.
 func isAnsweredBy(q wire.ConnectionQuery, at netip.AddrPort) bool {
 	return (!q.Endpoint.IsValid() || q.Endpoint == at) && (!q.EndpointAddr.IsValid() || q.EndpointAddr == at.Addr())
 }
@@ -292,7 +293,8 @@ func (a *Queries) Kill(id uint32) (*wire.Connection, error) {
 const (
 	// watchFor is how long the clients of a Service are counted after a request for them. It exceeds the interval of a viewer's requests.
 	watchFor = 2 * time.Minute
-	// maxWatched is the maximum number of Services whose clients are counted, and maxClients that of clients of one Service.
+	// maxWatched is the maximum number of Services whose clients are counted. maxClients is the maximum number of clients that are counted for one
+	// Service.
 	maxWatched = 16
 	maxClients = 1 << 16
 )
@@ -327,7 +329,7 @@ func (o *Observer) watch(service string) bool {
 	return true
 }
 
-// unwatch removes the Services whose clients were not requested within watchFor before at. The caller must hold o.mu.
+// unwatch removes the Services whose clients were last requested more than watchFor before the time at. The caller must hold o.mu.
 func (o *Observer) unwatch(at time.Time) {
 	maps.DeleteFunc(o.watched, func(_ string, asked time.Time) bool { return at.Sub(asked) > watchFor })
 }
@@ -347,8 +349,8 @@ func (o *Observer) watching(at time.Time) (of map[string]clients) {
 	return of
 }
 
-// Clients returns the clients of a Service ("namespace/name") in the last scan: the most with the most connections. Counting begins with the first
-// scan after the first request.
+// Clients returns the clients of a Service ("namespace/name") with the most connections in the last scan. most is the maximum number of clients.
+// Counting begins with the first scan after the first request.
 func (a *Queries) Clients(service string, most int) (told wire.ServiceClients, err error) {
 	a.observer.watch(service)
 	l, err := a.observer.Snapshot()
@@ -358,7 +360,8 @@ func (a *Queries) Clients(service string, most int) (told wire.ServiceClients, e
 	return l.clientsOf(service, most), nil
 }
 
-// clientsOf returns the most clients of a Service with the most connections in the scan. Counted is false if the scan did not count clients.
+// clientsOf returns the clients of a Service with the most connections in the scan. most is the maximum number of clients. Counted is false if the
+// scan did not count clients.
 func (l *Snapshot) clientsOf(service string, most int) (told wire.ServiceClients) {
 	told.Clients = []wire.ClientTraffic{}
 	found := l.clients[service]

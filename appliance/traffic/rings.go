@@ -183,8 +183,9 @@ func (p *pair) add(from, to time.Time, sums point) {
 	p.coarse.add(from, to, sums)
 }
 
-// leave removes the rings of the Service with the least recent traffic, to make room for one with busy new and open connections now. It returns false
-// if all Services have at least as many in the scan at now.
+// leave removes the rings of one Service, to make room for another one that has busy new and open connections in the scan at now. It removes the
+// Service whose last scan with connections is the oldest and, among equal ones, had the fewest. If that Service has at least busy connections in the
+// scan at now, leave removes nothing and returns false.
 func (r *rings) leave(now time.Time, busy float32) bool {
 	var least string
 	for service, p := range r.services {

@@ -55,7 +55,7 @@ func (l *Snapshot) aggregate(r *row, counts []*PortCounts) *aggregate {
 	return m
 }
 
-// rates returns c with the rates that result from the numbers since the previous scan.
+// rates returns c with its rates set. The other arguments are the numbers of new connections, bytes and failed connections since the previous scan.
 func (l *Snapshot) rates(c wire.ConnectionCounts, fresh int, in, out, failing uint64) wire.ConnectionCounts {
 	c.Rate = rate(fresh, l.Since)
 	if l.Bytes && !l.unordered {
@@ -82,8 +82,8 @@ func (l *Snapshot) busy() []*aggregate {
 	return l.merged
 }
 
-// topN returns the Service ports sorted by the column by, without those that rank no higher than a port without counts. The list is computed once for
-// each scan and column.
+// topN returns the Service ports in the order of a column (by). It omits ports that rank no higher than a port without counts. The list is computed
+// once for each scan and column.
 func (l *Snapshot) topN(by string) []*aggregate {
 	l.sorting.Lock()
 	defer l.sorting.Unlock()
@@ -113,7 +113,7 @@ func (l *Snapshot) topN(by string) []*aggregate {
 	return list
 }
 
-// leads reports whether topN includes a Service port for the column by. m holds its counts, nil if there are none.
+// leads reports whether topN includes a Service port when sorted by the column with the name by. m holds the port's counts, nil if there are none.
 func (l *Snapshot) leads(r *row, m *aggregate, by string) bool {
 	var none aggregate
 	return m != nil && none.order(m, by) > 0 || by == "state" && urgency(l.States[r.service].State) > 0
@@ -124,8 +124,8 @@ func urgency(state string) int {
 	return slices.Index([]string{wire.ServiceSettling, wire.ServiceWarning, wire.ServiceStale, wire.ServiceFails}, state) + 1
 }
 
-// first returns the first Service ports, sorted by the column by, for which wanted returns true: at most most of them. more is the number of further
-// ones. A nil wanted selects all.
+// first returns the Service ports for which wanted returns true, in the order of a column (by). most is the maximum number of ports in list; more is
+// the number of ports left out. A nil wanted selects all.
 func (l *Snapshot) first(by string, most int, wanted func(*row) bool) (list []*aggregate, more int) {
 	for _, m := range l.topN(by) {
 		switch {
@@ -379,7 +379,7 @@ func plus[T uint64 | float64](a, b *T) *T {
 // noRate is the result of rate for 0, shared to save memory.
 var noRate float64
 
-// rate returns fresh per second; nil if there was no previous scan (since is 0).
+// rate returns the number fresh divided by since, per second. It returns nil if there was no previous scan (since is 0).
 func rate(fresh int, since time.Duration) *float64 {
 	if since <= 0 {
 		return nil

@@ -203,7 +203,7 @@ func (l *Snapshot) total(found *index, counted nft.Totals) {
 	}
 }
 
-// compare sets the differences of the kernel's counters to those of the previous scan, and the refusal rates. It does nothing if before is nil.
+// compare sets the increases of the kernel's counters since the scan before, and the refusal rates. It does nothing if before is nil.
 func (l *Snapshot) compare(before *Snapshot) {
 	if before == nil {
 		return
@@ -291,7 +291,8 @@ type volume struct {
 	in, out uint64
 }
 
-// growth computes the bytes that connections have transferred since the previous scan. It searches their earlier counts in before.
+// growth computes the bytes that connections have transferred since the previous scan. before holds the byte counts of the previous scan, in the
+// order of the conntrack table.
 type growth struct {
 	before []volume
 	next   int // where the next search starts: after the last match
@@ -299,7 +300,8 @@ type growth struct {
 }
 
 // since returns the bytes that a connection has transferred since the previous scan. It returns all its bytes if it was not counted in that scan, or
-// its ID belonged to another connection. found is false once all steps in left are used up, as when the order of the table has changed.
+// its ID belonged to another connection. found is false once no search steps are left (g.left). This happens if the order of the conntrack table has
+// changed.
 func (g *growth) since(v volume) (in, out uint64, found bool) {
 	for range g.before {
 		if g.left--; g.left < 0 {
@@ -321,9 +323,9 @@ func (g *growth) since(v volume) (in, out uint64, found bool) {
 	return v.in, v.out, true // the kernel did not count its bytes then
 }
 
-// count attributes the connections that read returns to the Service ports in found, and returns them as now. known holds those of the previous scan;
-// its ids are nil if there was none. counts reports whether a connection is included in the totals based on events; it is nil if connection events
-// are not read.
+// count attributes the connections of a scan to the Service ports in the index found. read calls its argument for each connection. now holds these
+// connections, and known those of the previous scan; known.ids is nil if there was none. counts reports whether a connection is included in the
+// totals based on events; it is nil if connection events are not read.
 func (l *Snapshot) count(found *index, known tracked, counts func(*conntrack.Connection) bool, read func(each func(*conntrack.Connection)) (entries int, err error)) (now tracked, err error) {
 	ids := make([]uint32, 0, len(known.ids)+len(known.ids)/8)
 	order := make([]volume, 0, len(known.order)+len(known.order)/8)

@@ -92,7 +92,7 @@ func (s *State) Word() string {
 	return wire.ServiceAnswers
 }
 
-// mostNamed is the maximum number of Services and of details in a group, mostSettling that of Services that Settling returns.
+// mostNamed is the maximum number of Services, and of details, in a group. mostSettling is the maximum number of Services that Settling returns.
 const (
 	mostNamed    = 10
 	mostSettling = 1000
@@ -178,7 +178,8 @@ func (j *Judge) Change(over, came []*Problem, touched []string) (before map[stri
 	return before
 }
 
-// tally adds by to the numbers of Services by state, for one Service.
+// tally adds the number by to the count of the state that a Service is in. It ignores a Service without problems, and a missing Service whose
+// problems are no failure.
 func (j *Judge) tally(c *counted, by int) {
 	if c.State == (State{}) || !c.there && c.Failing.Reason == "" {
 		return // well, or a file has problems with a Service that there is not
@@ -254,7 +255,7 @@ func (j *Judge) Settling() (keys []string) {
 	return keys[:min(mostSettling, len(keys))]
 }
 
-// serviceOf returns the Service ("namespace/name") that a problem is about. is is false if the problem is about another object.
+// serviceOf returns the Service ("namespace/name") that a problem is about. It returns false if the problem is about another object.
 func serviceOf(p *wire.Problem) (key string, is bool) { return strings.CutPrefix(p.Object, service) }
 
 // headline returns the verdict in one line. A Service answers if it is Ready, even if in an earlier version.
@@ -415,8 +416,8 @@ func addresses(causes string) string {
 	return strings.Join(slices.Compact(all), ", ")
 }
 
-// shown converts a group to the form of the API. endpoint is set if the group is about endpoints that are down; of then has their
-// addresses.
+// shown converts a group to the form of the API. endpoint is set if the group is about endpoints that are down. In this case the text of lists the
+// addresses of the endpoints.
 func (c *cluster) shown(packaged wire.Packaged, of string, endpoint bool) wire.ProblemGroup {
 	worst := &slices.MinFunc(c.problems, func(a, b *Problem) int {
 		return cmp.Or(cmp.Compare(rank(a.Severity), rank(b.Severity)), cmp.Compare(boolRank(fails(&a.Problem)), boolRank(fails(&b.Problem))))
@@ -461,7 +462,8 @@ func (c *cluster) shown(packaged wire.Packaged, of string, endpoint bool) wire.P
 	return g
 }
 
-// why returns the reason why the endpoints in of are down, in parentheses; "" if they have different reasons.
+// why returns in parentheses why endpoints are down. The text of lists the addresses of the endpoints. It returns "" if they have different reasons,
+// or none.
 func (c *cluster) why(of string) string {
 	found := ""
 	for _, p := range c.problems {
@@ -485,8 +487,8 @@ func (c *cluster) checked() bool {
 	return !slices.ContainsFunc(c.problems, func(p *Problem) bool { return p.Reason != reasonEndpointDown && p.Reason != reasonFailingOpen })
 }
 
-// consequence describes the effect of a cause on several Services: how many fail, and how many still answer. without is set if the latter no longer
-// use the failed endpoints.
+// consequence describes the effect of a cause on several Services: failing of them do not answer. without is set if the others run without the object
+// that failed; otherwise they are described as affected.
 func consequence(failing, all int, without bool) string {
 	one, many := "is affected", "are affected"
 	if without {

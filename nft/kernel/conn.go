@@ -175,8 +175,8 @@ func (c *Conn) Commit(b *nft.Batch, generation uint32) (uint32, error) {
 // maxRebases bounds how often a transaction is tried again because other programs committed first.
 const maxRebases = 5
 
-// rebase returns the current generation if err is ErrStale. still reports whether other programs have changed only their own tables since the given
-// generation.
+// rebase returns the current generation if err is ErrStale and a Watch is running, otherwise 0. still reports whether other programs have changed
+// only their own tables since the given generation.
 func (c *Conn) rebase(err error, generation uint32) (now uint32, still bool) {
 	if !errors.Is(err, ErrStale) || len(c.watches) == 0 {
 		return 0, false

@@ -280,7 +280,7 @@ type asking struct {
 	runs []int // for each key, the index of its run
 }
 
-// want adds a key of a run to those to request.
+// want collects the key of a slot in the run with index run. If the collected keys fill a message, it requests them.
 func (a *asking) want(key string, run int) error {
 	a.keys, a.runs = append(a.keys, key), append(a.runs, run)
 	if len(a.keys) < keysOfMessage {

@@ -193,14 +193,14 @@ func (e *encoder) matchPrefix(m nft.MatchPrefix) {
 	e.add(compare)
 }
 
-// matchBit appends the expressions that load conntrack data and test a bit: `ct state invalid`, `ct status assured`, or with == `ct status & dnat ==
-// 0`, which nft prints as `ct status ! dnat`.
+// matchBit appends the expressions that load conntrack data and test a bit. With != they match if it is set, as in `ct state invalid` and `ct status
+// assured`; with == if it is not set, as in `ct status & dnat == 0`, which nft prints as `ct status ! dnat`.
 func (e *encoder) matchBit(load *expr.Ct, bit uint32, compare expr.CmpOp) {
 	e.add(load, masked(firstRegister, hostOrder(bit)), &expr.Cmp{Op: compare, Register: firstRegister, Data: hostOrder(0)})
 }
 
-// matchTCPFlag appends the expressions that test a flag: with == `tcp flags & syn == 0`, which nft prints as `tcp flags ! syn`, or with != `tcp flags
-// syn`.
+// matchTCPFlag appends the expressions that test a flag. With != they match if it is set (`tcp flags syn`); with == if it is not set (`tcp flags &
+// syn == 0`, which nft prints as `tcp flags ! syn`).
 func (e *encoder) matchTCPFlag(flag byte, compare expr.CmpOp) {
 	e.matchProto(unix.IPPROTO_TCP)
 	e.add(payload(expr.PayloadBaseTransportHeader, offsetTCPFlags, 1, firstRegister),
@@ -300,8 +300,8 @@ func (e *encoder) field(field nft.Field, r register) {
 // hashedBehind is the distance, in registers, from the register of a hash to the registers of the fields that are hashed.
 const hashedBehind = 5
 
-// hash loads the hash of the fields in of into r. The fields themselves are loaded hashedBehind registers after r, as nft does. This overwrites no
-// field of the key, because the hash is the last field of every key.
+// hash computes the hash of some fields (the parameter of) and loads it into r. The fields themselves are loaded hashedBehind registers after r, as
+// nft does. This overwrites no field of the key, because the hash is the last field of every key.
 func (e *encoder) hash(field nft.Field, r register, of ...nft.Field) {
 	from := r + hashedBehind
 	end := e.load(of, from)

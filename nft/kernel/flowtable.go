@@ -58,7 +58,7 @@ func (t *transaction) flowtable(kind, flags uint16, f nft.Family, name string, c
 }
 
 // flowtableOp writes an operation on a flowtable. Each device that is added or removed gets a separate message, so that an error identifies the
-// device. there holds the current devices.
+// device. The parameter there holds the flowtable's current devices.
 func (t *transaction) flowtableOp(op nft.Op, there []nft.Element) {
 	if op, is := op.(nft.DeleteFlowtable); is {
 		t.flowtable(unix.NFT_MSG_DELFLOWTABLE, 0, op.Family, op.Name, false, "")
@@ -78,8 +78,8 @@ func (t *transaction) flowtableOp(op nft.Op, there []nft.Element) {
 	}
 }
 
-// refusedDevices is the error of a transaction of which the kernel refuses only devices of flowtables: devices to add do not exist, or devices to
-// remove are gone already.
+// refusedDevices is the error of a transaction in which the kernel refused nothing but devices of flowtables: a device to add does not exist, or a
+// device to remove is already gone. The keys are the names of the devices.
 type refusedDevices map[string]bool
 
 func (r refusedDevices) Error() string {
@@ -107,7 +107,7 @@ func (c *Conn) commit(b *nft.Batch, generation uint32) (next uint32, err error) 
 	return next, err
 }
 
-// withoutDevices calls try, and repeats it without the flowtable devices that the kernel refused until it refuses no further ones.
+// withoutDevices calls try. While the kernel refuses devices of flowtables, it calls try again without them.
 func (c *Conn) withoutDevices(try func() error) error {
 	c.without = map[string]bool{}
 	for {
@@ -265,7 +265,8 @@ func fastPathTrial() (ops []nft.Op) {
 	return ops
 }
 
-// kernelsWithFastPath returns the flowtable bugs of a kernel release that a test cannot detect.
+// kernelsWithFastPath returns the bugs of flowtables in a kernel release that a test cannot detect, as a FastPath. It returns the zero FastPath if
+// there are none.
 func kernelsWithFastPath(release string) (f FastPath) {
 	var version [2]int
 	for i, text := range strings.SplitN(release, ".", 3)[:min(2, strings.Count(release, ".")+1)] {

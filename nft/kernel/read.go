@@ -19,8 +19,8 @@ const readAttempts = 10
 // Read returns our tables in the kernel, and the generation of the ruleset. A family without our table is not in the result.
 //
 // Chains have Marks instead of Rules. Elements of dynamic sets are left out. A set that this product could not have made has a name and no Key. A
-// base chain that it could not have made has a Hook that package nft does not define. So neither equals a wanted one. Every base chain of a dormant
-// table has that Hook too, because packets do not pass through it. Anonymous sets and chains belong to rules and are left out.
+// base chain that it could not have made has a Hook that package nft does not define. So such sets and chains never equal wanted ones. Every base
+// chain of a dormant table has that Hook too, because packets do not pass through it. Anonymous sets and chains belong to rules and are left out.
 func (c *Conn) Read() (nft.Ruleset, uint32, error) {
 	return c.read(reading{count: !c.counting.tally.Started()})
 }

@@ -374,7 +374,7 @@ func decodeTimeout(b []byte) (t nft.Timeout) {
 }
 
 // readEntries reads the existing entries that operations will change: entries of dynamic maps, and devices of flowtables. The result is keyed by the
-// index of the operation. Entries that a ForgetData deletes are left out for a CapTimeouts in the same batch.
+// index of the operation. For a CapTimeouts, entries that a ForgetData in the same batch deletes are left out.
 func readEntries(s *socket, ops []nft.Op) (map[int][]nft.Element, error) {
 	entries := map[int][]nft.Element{}
 	for i, op := range ops {

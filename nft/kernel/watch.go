@@ -338,7 +338,7 @@ func (l *foreignTxLog) ownTablesUntouched(from, to uint32) bool {
 }
 
 // lookup reports whether all transactions after generation from, up to generation to, are recorded, and whether one of them changed our tables.
-// updated is closed when another one is recorded.
+// updated is closed when a further transaction is recorded.
 func (l *foreignTxLog) lookup(from, to uint32) (known, touched bool, updated <-chan struct{}) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

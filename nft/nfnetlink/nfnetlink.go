@@ -408,7 +408,7 @@ func Dial(o Options) (*Socket, error) {
 	return s, nil
 }
 
-// dupBlocking returns a duplicate of the file descriptor of a connection that the runtime does not poll.
+// dupBlocking duplicates the file descriptor of a connection. The runtime does not poll the duplicate.
 func dupBlocking(conn *netlink.Conn) (fd int, err error) {
 	raw, err := conn.SyscallConn()
 	if err != nil {

@@ -129,7 +129,7 @@ func (h *Host) RunAnswer(p Packet, r Result) Trail {
 	return f.trail
 }
 
-// Outcomes returns all possible results of a packet, over all random numbers that numgen can draw, provided that it exceeds no limit. The results are
+// Outcomes returns all possible results of a packet, over all random numbers that numgen can draw, if the packet exceeds no limit. The results are
 // sorted. No two results are equal except for the trace.
 func (h *Host) Outcomes(p Packet) []Result {
 	var results []Result
@@ -305,8 +305,8 @@ func (f *flow) run() Result {
 	return f.result(Delivered)
 }
 
-// visit runs the base chains of a hook by priority, until the NAT of the connection is decided or the packet is dropped or rejected. It returns true,
-// and the result, in the latter case.
+// visit runs the base chains of a hook by priority, until the NAT of the connection is decided or the packet is dropped or rejected. If the packet is
+// dropped or rejected, it returns the result and true.
 func (f *flow) visit(hook nft.Hook) (Result, bool) {
 	f.hook = hook
 	done := &f.dnatDone
@@ -367,8 +367,8 @@ func (f *flow) result(k Kind) Result {
 	}
 }
 
-// dnat translates the destination of the connection to to. An echo request has no port to translate. A TCP reset is a reply, so its own addresses
-// stay unchanged.
+// dnat translates the destination of the connection to the given address and port. An echo request has no port to translate. A TCP reset is a reply,
+// so its own addresses stay unchanged.
 func (f *flow) dnat(to netip.AddrPort) {
 	from := netip.AddrPortFrom(f.packet.Daddr, f.packet.Dport)
 	if f.isReset {
@@ -398,7 +398,7 @@ func (f *flow) masquerade() verdict {
 	return verdict{kind: accepted}
 }
 
-// snat translates the source of the connection to to.
+// snat translates the source of the connection to the given address and port.
 func (f *flow) snat(to netip.AddrPort) {
 	f.snatDone = true
 	if !f.isReset {

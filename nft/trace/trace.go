@@ -43,8 +43,8 @@ type Filter struct {
 // ErrBusy means that another trace is running. Only one trace can run at a time.
 var ErrBusy = errors.New("another trace runs already: wait until it ends")
 
-// Run traces the packets selected by filters until ctx is done, and calls each with every Step. netns is a file descriptor of the network namespace;
-// 0 means the current one.
+// Run traces the packets selected by filters until ctx is done. It calls the function each for every Step. netns is a file descriptor of the network
+// namespace; 0 means the current one.
 func Run(ctx context.Context, netns int, filters []Filter, each func(Step)) error {
 	heard, err := nfnetlink.Listen(nfnetlink.Options{NetNS: netns}, unix.NFNLGRP_NFTRACE, buffer)
 	if err != nil {

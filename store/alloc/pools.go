@@ -55,8 +55,8 @@ func (p Pool) Contains(addr netip.Addr) bool {
 // String returns the first and the last address, as in "198.51.100.4-198.51.100.9".
 func (p Pool) String() string { return p.First.String() + "-" + p.Last.String() }
 
-// validate returns an error for ends that are no range (of two families, or in the wrong order), and for an IPv6 range of more than 2^64
-// addresses.
+// validate returns an error unless First and Last are addresses of the same family, without a zone and not IPv4-mapped, and First is not greater than
+// Last. It also returns an error for an IPv6 range of more than 2^64 addresses.
 func (p Pool) validate() error {
 	switch {
 	case !p.First.IsValid() || p.First.BitLen() != p.Last.BitLen() || p.Last.Less(p.First):
@@ -150,8 +150,8 @@ func NewPools(pools []Pool) (*Pools, error) {
 // Contains reports whether an address lies in a pool.
 func (p *Pools) Contains(addr netip.Addr) bool { return p.of(addr) != nil }
 
-// Serves reports whether there is a pool of the family (IPv4 if ipv4 is set, otherwise IPv6) for internal requests if internal is set, otherwise for
-// all others.
+// Serves reports whether there is a pool of the family (IPv4 if ipv4 is set, otherwise IPv6). Serves considers only pools of internal addresses if
+// internal is set, otherwise only the other pools.
 func (p *Pools) Serves(ipv4, internal bool) bool {
 	return slices.ContainsFunc(p.pools, func(pool *poolState) bool { return pool.First.Is4() == ipv4 && pool.Internal == internal })
 }
@@ -192,12 +192,12 @@ func (p *Pools) Take(addr netip.Addr, request Request) error {
 	return p.Hold(addr, request)
 }
 
-// suits reports whether a request may get addresses of the pool: it names this pool or none, and For includes its Service.
+// suits reports whether a request may get addresses of the pool: it names this pool or none, and p.For includes the Service of the request.
 func (p *Pool) suits(c *Request) bool {
 	return (c.Pool == "" || c.Names(p.Name)) && p.For.Includes(c)
 }
 
-// Names reports whether a request asks for the pool with the given name, "namespace/name", by the full name or the part after the slash.
+// Names reports whether a request asks for the pool with the given name. The request may omit the namespace of a name in the form "namespace/name".
 func (c *Request) Names(pool string) bool {
 	_, name, _ := strings.Cut(pool, "/")
 	return c.Pool == pool || c.Pool == name && name != ""
@@ -249,8 +249,8 @@ func (p *Pool) isOffered(ipv4 bool, c *Request) bool {
 	return p.First.Is4() == ipv4 && p.Internal == c.Internal && p.suits(c) && (!p.OnRequest || c.Pool != "")
 }
 
-// first returns the first address of a pool for which taken returns false, from a point that depends on the owner's name. It passes over those
-// that the pool avoids.
+// first returns the first address of a pool for which taken returns false, skipping the addresses that the pool avoids (AvoidEnds). The search begins
+// at a point that depends on the owner's name, and wraps around. The result is false if there is no such address.
 func (p *Pool) first(owner string, taken func(netip.Addr) bool) (netip.Addr, bool) {
 	n, ok := pick(0, 0, p.offset(p.Last), owner, func(n uint64) bool {
 		addr := plus(p.First, n)
@@ -267,7 +267,7 @@ func (p *Pools) NameOf(addr netip.Addr) (string, bool) {
 	return "", false
 }
 
-// Replace replaces the pools and keeps all allocations. It fails if NewPools does, and then changes nothing.
+// Replace replaces the pools and keeps all allocations. If NewPools refuses the new pools, Replace returns its error and changes nothing.
 func (p *Pools) Replace(pools []Pool) error {
 	next, err := NewPools(pools)
 	if err != nil {
@@ -401,7 +401,8 @@ func (p *Pool) Size() uint64 { return max(p.offset(p.Last), p.offset(p.Last)+1) 
 // A home is the value that a seed gets when only the values are held that taken reports. Where the record of the holders
 // is lost, it is the best guess of the value that an owner had.
 
-// Home returns the address that Next would allocate to an owner if only the addresses for which taken returns true were held; false if none is free.
+// Home returns the address that Next would allocate to an owner if the addresses for which taken returns true were held, and no others; false if none
+// is free.
 func (a *Addresses) Home(owner string, taken func(netip.Addr) bool) (netip.Addr, bool) {
 	base := a.prefix.Addr()
 	n, ok := pick(1, a.band, a.last, owner, func(n uint64) bool { return taken(plus(base, n)) })
@@ -411,14 +412,15 @@ func (a *Addresses) Home(owner string, taken func(netip.Addr) bool) (netip.Addr,
 // Size returns the number of addresses that can be allocated.
 func (a *Addresses) Size() uint64 { return a.last }
 
-// Home returns the port that Next would allocate for a seed if only the ports for which taken returns true were held; false if none is free.
+// Home returns the port that Next would allocate for a seed if the ports for which taken returns true were held, and no others; false if none is
+// free.
 func (p *Ports) Home(seed string, taken func(uint16) bool) (uint16, bool) {
 	n, ok := pick(p.first, p.band, p.last, seed, func(n uint64) bool { return taken(uint16(n)) })
 	return uint16(n), ok
 }
 
-// Home returns the address that Next would allocate to a request without a sharing key if only the addresses for which taken returns true were held;
-// false if none is free.
+// Home returns the address that Next would allocate to a request without a sharing key if the addresses for which taken returns true were held, and
+// no others; false if none is free.
 func (p *Pools) Home(ipv4 bool, request *Request, taken func(netip.Addr) bool) (netip.Addr, bool) {
 	for _, pool := range p.pools {
 		if !pool.isOffered(ipv4, request) {

@@ -54,7 +54,7 @@ func (s Source) String() string {
 }
 
 // Portless reports whether answers for the source contain no ports: dns without SRV records, and docker without published ports. It returns false for
-// a provider with a name defined by --from.
+// a provider that --from defines under another name.
 func (s Source) Portless() bool {
 	return s.Provider == "dns" && !strings.HasPrefix(s.Name, "_") || s.Provider == "docker" && !strings.Contains(s.Params, "published=")
 }
@@ -125,7 +125,7 @@ func parseSource(word string) (s Source, err error) {
 	return s, nil
 }
 
-// badSources returns a Remark for each annotation EndpointsFrom of a Service that is invalid by itself, or in conflict with the spec.
+// badSources returns Remarks about the annotations EndpointsFrom of a Service that are invalid or in conflict with the spec.
 func badSources(svc *object.Service) (bad []Remark) {
 	if !HasSources(svc.Metadata.Annotations) {
 		return nil // mostly

@@ -58,7 +58,7 @@ type Front struct {
 	Services []NamedService
 }
 
-// NamedService assigns a TLS server name (SNI) to the Service that gets its connections.
+// NamedService assigns a TLS server name (SNI) to the Service that gets the connections to that name.
 type NamedService struct {
 	// ServerName is in lower case. "*.example.com" matches all names with one more label, "**.example.com" names with one or more additional labels,
 	// and "*" any name or none.
@@ -118,7 +118,8 @@ func (r *frontReader) refuse(key, format string, args ...any) {
 	}
 }
 
-// encrypt is like refuse, for a port that asks for TLS that cannot be terminated. It also sets Front.Unencrypted.
+// encrypt is like refuse, for a port whose annotations ask for TLS although TLS cannot be terminated. If no reason was recorded before, it also sets
+// Front.Unencrypted.
 func (r *frontReader) encrypt(key, format string, args ...any) {
 	if r.Why == "" {
 		r.Unencrypted = true
@@ -131,8 +132,8 @@ func (r *frontReader) asks(key string) {
 	r.Key = cmp.Or(r.Key, key)
 }
 
-// own returns the value of an annotation for this port, and its full key. An annotation with the name or number of the port takes precedence over the
-// annotation for all ports. is reports whether the annotation exists, even if empty.
+// own returns the full key and the value of an annotation for this port, and whether the annotation exists, even if empty. An annotation with the
+// name or number of the port takes precedence over the annotation for all ports.
 func (r *frontReader) own(key string) (from, value string, is bool) {
 	for _, name := range []string{r.port.Name, strconv.Itoa(int(r.port.Port))} {
 		if from := key + "." + name; name != "" && given(r.a, from) {
@@ -437,8 +438,9 @@ const (
 // none is the value that turns a feature off.
 const none = "none"
 
-// halfTLS returns the first annotation that asks for TLS but names no port of the Service, or has no certificate, and the reason; the zero Bad if
-// there is none. In that case all ports without TLS are refused, because each of them may be meant.
+// halfTLS returns the first annotation that asks for TLS but names a port that the Service lacks, or has no certificate, with the reason. If it
+// returns one, the caller refuses all TCP ports without TLS, because each of them may be meant. If there is no such annotation, halfTLS returns the
+// zero Bad.
 func halfTLS(svc *object.Service, ended bool) Bad {
 	a := svc.Metadata.Annotations
 	for _, b := range unknownPorts(svc) {

@@ -23,8 +23,9 @@ type Bad struct {
 // Field returns the field path of an annotation, as in "metadata.annotations[KEY]".
 func Field(key string) string { return fmt.Sprintf("metadata.annotations[%s]", key) }
 
-// internalValues returns the values yes and no with which an annotation asks for an internal load balancer or not. If yes is "", every value but no
-// asks for one. Unknown values count as yes too, because exposing an internal address would be the worse mistake.
+// internalValues returns the value of an annotation that asks for an internal load balancer (yes), and the value that asks for none (no). If yes is
+// "", every value other than no asks for an internal one. Unknown values count as yes too, because exposing an internal address would be the worse
+// mistake.
 func (r *Row) internalValues() (yes, no string) {
 	if values := strings.Split(r.Values, ", "); len(values) > 1 {
 		return values[0], values[1]
@@ -426,7 +427,7 @@ var judgedKinds = []string{
 	object.KindIPAddressPool, object.KindL2Advertisement, object.KindBGPAdvertisement, object.KindBGPPeer, object.KindBFDProfile,
 }
 
-// ours returns "; write KEY", to end a message, with the svcctl annotation that replaces this one; "" if there is none.
+// ours returns the end of a message, "; write KEY", with the svcctl annotation that replaces this one; "" if there is none.
 func (r *Row) ours() string {
 	if r.instead == "" {
 		return ""

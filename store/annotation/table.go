@@ -20,7 +20,7 @@ const (
 	Refused Effect = "refused" // the annotation has no effect, and the part of the Service that would be served wrongly without it is not served
 )
 
-// The values of Row.Of to which code refers.
+// The values of Row.Of that the code compares with.
 const (
 	ofSvcctl     = "svcctl"
 	ofKubernetes = "Kubernetes"
@@ -213,7 +213,8 @@ func Find(key string) *Row {
 	return nil
 }
 
-// found returns, sorted, the keys of values for which a row exists: of a label if labels is true, otherwise of an annotation.
+// found returns, sorted, the keys of the map values that have a row in the table. It considers rows of labels if labels is set, otherwise rows of
+// annotations.
 func found(values map[string]string, labels bool) (keys []string) {
 	for key := range values {
 		if r := Find(key); r != nil && r.Label == labels {
@@ -234,8 +235,8 @@ func AreInert(a map[string]string) bool {
 	return true
 }
 
-// asksNothing reports whether a value needs no refusal or warning by the row: it is empty, a default, turns the feature off, or is handled elsewhere
-// (such as AWS certificates that are all Secrets).
+// asksNothing reports whether a value gives no reason for the refusal or warning that the row describes: it is empty, a default, turns the feature
+// off, or is handled elsewhere (such as AWS certificates that are all Secrets).
 func (r *Row) asksNothing(value string) bool {
 	switch r.Key {
 	case "service.kubernetes.io/topology-mode", "service.kubernetes.io/topology-aware-hints": // their case matters

@@ -11,8 +11,9 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// TLSKey returns the annotation of a cloud that asks for TLS termination at a TCP port of a Service, "" if there is none, and why TLS cannot be
-// terminated. why is "" if the certificate is stored in the cloud.
+// TLSKey returns the annotation of a cloud that asks for TLS termination at a TCP port of a Service, "" if there is none. why is the reason that TLS
+// cannot be terminated: no certificate is named, or a list of TLS ports has an entry that is no TCP port. Otherwise the certificate is stored in the
+// cloud, and why is "".
 func TLSKey(svc *object.Service, port *object.ServicePort) (key, why string) {
 	if port.Protocol != object.ProtocolTCP || len(svc.Metadata.Annotations) == 0 {
 		return "", ""
@@ -89,7 +90,8 @@ func portLists(svc *object.Service) (lists []portList) {
 	return lists
 }
 
-// strays returns the first entry of a list that is not a TCP port of the Service, "" if there is none. some reports whether another entry is one.
+// strays returns the first entry of a list that is not a TCP port of the Service, "" if there is none. some reports whether the list has an entry
+// that is a TCP port of the Service.
 func strays(svc *object.Service, list []string) (stray string, some bool) {
 	for _, entry := range list {
 		if entry = strings.TrimSpace(entry); entry == "" {
@@ -131,8 +133,8 @@ func tcpPorts(svc *object.Service) string {
 	return strings.Join(list, ", ")
 }
 
-// tlsOfAWS returns the AWS annotation by which a port asks for TLS, "" if there is none. With ssl-ports these are the ports listed there by number or
-// name. Without ssl-ports all ports ask for TLS if there is a certificate.
+// tlsOfAWS returns the AWS annotation by which a port asks for TLS, "" if there is none. If ssl-ports exists, the ports listed there by number or
+// name ask for TLS. Otherwise all ports do if there is a certificate.
 func tlsOfAWS(a map[string]string, port *object.ServicePort) string {
 	switch {
 	case has(a, awsSSLPorts) && !listed(a[awsSSLPorts], port):
@@ -149,8 +151,8 @@ func tlsOfOpenStack(a map[string]string, _ *object.ServicePort) string {
 	return firstGiven(a, openStack+"default-tls-container-ref")
 }
 
-// tlsOfOracle returns the Oracle annotation by which a port asks for TLS, "" if there is none. With ssl-ports these are the ports listed there.
-// Without ssl-ports all ports ask for TLS if there is a Secret.
+// tlsOfOracle returns the Oracle annotation by which a port asks for TLS, "" if there is none. If ssl-ports exists, the ports listed there ask for
+// TLS. Otherwise all ports do if there is a Secret.
 func tlsOfOracle(a map[string]string, port *object.ServicePort) string {
 	switch ports := oracle + "ssl-ports"; {
 	case has(a, ports) && listed(a[ports], port):
@@ -161,8 +163,8 @@ func tlsOfOracle(a map[string]string, port *object.ServicePort) string {
 	return ""
 }
 
-// tlsOfAlibaba returns the Alibaba Cloud annotation by which a port asks for TLS, "" if there is none. With protocol-port these are its ports with
-// https or tcpssl. Without protocol-port all ports ask for TLS if there is a certificate.
+// tlsOfAlibaba returns the Alibaba Cloud annotation by which a port asks for TLS, "" if there is none. If protocol-port exists, its ports with https,
+// tcpssl or an unknown protocol ask for TLS. Otherwise all ports do if there is a certificate.
 func tlsOfAlibaba(a map[string]string, port *object.ServicePort) string {
 	for _, prefix := range []string{alibaba, alibabaOld} {
 		key := prefix + "protocol-port"
@@ -192,8 +194,8 @@ func tlsPorts(text string) (ports []string) {
 	return ports
 }
 
-// tlsOfTencent returns the Tencent Cloud annotation by which a port asks for TLS, "" if there is none. These are the ports with a protocol ending in
-// TLS in its JSON, or all ports if the JSON is invalid.
+// tlsOfTencent returns the Tencent Cloud annotation by which a port asks for TLS, "" if there is none. The ports that ask for TLS are those in its
+// JSON with a TLS setting, or with a protocol other than TCP, UDP and HTTP. If the JSON is invalid, all ports ask for TLS.
 func tlsOfTencent(a map[string]string, port *object.ServicePort) string {
 	const key = tencentCloud + "specify-protocol"
 	if ports, all := portsInJSON(a[key]); all || slices.ContainsFunc(ports, func(p string) bool { return listed(p, port) }) {
@@ -222,8 +224,9 @@ func portsInJSON(text string) (ports []string, all bool) {
 	return ports, false
 }
 
-// tlsOfDigitalOcean returns the DigitalOcean annotation by which a port asks for TLS, "" if there is none. These are the ports in tls-ports,
-// http2-ports and http3-port, or all ports if there is a TLS protocol, or only a certificate. With TLS passthrough no port asks for TLS.
+// tlsOfDigitalOcean returns the DigitalOcean annotation by which a port asks for TLS, "" if there is none. The ports in tls-ports, http2-ports and
+// http3-port ask for TLS. All ports do if there is a TLS protocol, or if there is a certificate and none of these lists. With TLS passthrough no port
+// asks for TLS.
 func tlsOfDigitalOcean(a map[string]string, port *object.ServicePort) string {
 	if passedThrough(a) {
 		return ""

@@ -458,7 +458,7 @@ func metallbKind(kind string) object.TypeMeta {
 	return object.TypeMeta{Kind: kind, APIVersion: object.APIVersionMetalLB}
 }
 
-// numbered returns name, followed by "-2", "-3" and so on for the second and later index i, which counts from 0.
+// numbered returns name for the index 0, and name followed by "-2", "-3" and so on for the indexes from 1.
 func numbered(name string, i int) string {
 	if i == 0 {
 		return name
@@ -466,8 +466,8 @@ func numbered(name string, i int) string {
 	return fmt.Sprintf("%s-%d", name, i+1)
 }
 
-// renamed returns a copy of the mapping with each key replaced by its value in names. Keys that are neither in names nor in read are left out and
-// recorded as lost.
+// renamed returns a copy of the mapping with the keys in names, each replaced by its value there. Keys in read are left out because the caller reads
+// them. All other keys are left out and recorded as lost.
 func (c *metallbMap) renamed(what string, of value, names map[string]string, read ...string) map[string]any {
 	spec := map[string]any{}
 	for _, key := range of.keys() {

@@ -14,8 +14,8 @@ import (
 // that refine it begin with it (kube-vip, pkg/kubevip/annotations.go).
 const kubeVIPEgress = "kube-vip.io/egress"
 
-// egress converts the kube-vip annotations for egress of a Service to those of svcctl. What would apply to more traffic than with kube-vip
-// is not converted, but recorded as a loss.
+// egress converts the kube-vip annotations for egress of a Service to those of svcctl. An annotation that would apply to more traffic than with
+// kube-vip is not converted, but recorded as a loss.
 func (r *cluster) egress(s *object.Service, service string, lose func(field, format string, args ...any)) {
 	of := s.Metadata.Annotations
 	if of[kubeVIPEgress] != "true" {

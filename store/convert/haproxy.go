@@ -96,7 +96,7 @@ func (p *proxy) ownLines() map[int]bool {
 	return own
 }
 
-// last returns the last statement that has one of the keywords, in the proxy or its defaults. is reports whether there is one.
+// last returns the last statement that has one of the keywords, in the proxy or its defaults, and whether there is one.
 func (p *proxy) last(keywords ...string) (found haproxyLine, is bool) {
 	for _, l := range p.statements() {
 		if slices.Contains(keywords, l.words[0]) {

@@ -194,7 +194,8 @@ func (r *haproxy) rateLimit(v *Virtual, l haproxyLine) {
 
 const annotationIdle = "svcctl.io/idle-timeout"
 
-// idle sets the idle timeout of connections to timeout tunnel, or without one to the longer of timeout client (of the frontend) and timeout server.
+// idle sets the idle timeout of connections to "timeout tunnel". Without that statement it uses the longer of "timeout client" (of the frontend) and
+// "timeout server".
 func (b *haproxyBackend) idle() {
 	if b.front != b.p {
 		delete(b.idles, "client")
@@ -444,8 +445,9 @@ func (b *haproxyBackend) request() {
 	}
 }
 
-// notRelayed returns the reason why a frontend in HTTP mode cannot be converted, or "" if it can. HTTP is relayed to one backend without routing, so
-// a frontend that chooses a server by the request or answers requests itself cannot be converted.
+// notRelayed returns the reason why a frontend in the given mode cannot be converted, or "" if it can. Modes other than tcp and http are not
+// supported. HTTP is relayed to one backend without routing, so a frontend that chooses a server by the request or answers requests itself cannot be
+// converted.
 func (r *haproxy) notRelayed(p *proxy, mode string) string {
 	switch mode {
 	case "tcp":

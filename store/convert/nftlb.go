@@ -383,8 +383,8 @@ type value struct {
 	data any // map[string]any, []any, string, json.Number, bool or nil
 }
 
-// lenient parses all documents of a text. It accepts duplicate keys in a JSON object: the last one counts, as in nftlb, and twice is
-// called with the line and path of each.
+// lenient parses all documents of a text. It accepts duplicate keys in a JSON object: the last one counts, as in nftlb, and the function twice is
+// called with the line and path of each duplicate.
 func lenient(text string, twice func(line int, path string)) (list []value, err error) {
 	values, problem := manifest.Values([]byte(text), manifest.DefaultLimits())
 	if problem != nil {

@@ -131,7 +131,7 @@ func (r *reading) fail(line int, format string, args ...any) {
 	r.errs = append(r.errs, &Error{Line: line, Text: fmt.Sprintf(format, args...)})
 }
 
-// lose records a loss of a virtual service, or of the whole source if v is nil. line is that in the source.
+// lose records a loss of a virtual service, or of the whole source if v is nil. line is the line of the lost feature in the source.
 func (r *reading) lose(v *Virtual, line int, format string, args ...any) {
 	loss := Loss{line, fmt.Sprintf(format, args...)}
 	if v == nil {
@@ -380,7 +380,8 @@ func (r *reading) check(v *Virtual, servers []checked) {
 	}
 }
 
-// bounded sets c[key] to the duration is, limited to [least, most]. A value out of these bounds is recorded as a loss.
+// bounded sets c[key] to a duration, which it limits to [least, most]. The parameter is holds the duration in the source. If that is out of these
+// bounds, a loss is recorded.
 func (r *reading) bounded(v *Virtual, c check, line int, key string, is, least, most time.Duration) {
 	to := max(least, min(most, is))
 	if to != is {
@@ -389,8 +390,8 @@ func (r *reading) bounded(v *Virtual, c check, line int, key string, is, least, 
 	c[key] = short(to)
 }
 
-// times sets c[key], the number of successive results that change a server's health, limited to 1 to 10. A number out of these bounds is
-// recorded as a loss.
+// times sets c[key], the number of successive results that change a server's health, to n, limited to the range from 1 to 10. A number outside of
+// this range is recorded as a loss.
 func (r *reading) times(v *Virtual, c check, line int, key string, n int64) {
 	to := max(1, min(10, n))
 	if to != n {

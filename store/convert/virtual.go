@@ -116,8 +116,7 @@ func (v *Virtual) Objects() []object.Object {
 
 const annotationLoadBalancerIPs = "svcctl.io/load-balancer-ips"
 
-// families reports which IP families the Service has: those of its external IPs, or, where the
-// appliance chooses its addresses, those of its servers.
+// families reports which IP families the Service has: those of its external IPs or, if it has none, those of its load balancer IPs and its servers.
 func (v *Virtual) families() (is4, is6 bool) {
 	addrs := slices.Clone(v.ExternalIPs)
 	if len(addrs) == 0 {
@@ -253,10 +252,10 @@ func (v *Virtual) slicePort(p Port, s Server) object.EndpointPort {
 	return port
 }
 
-// YAML returns the manifests of v, the losses as comments above the Service.
+// YAML returns the manifests of v, with the losses as comments above the Service.
 func (v *Virtual) YAML() (string, error) { return yamlOf(v.Losses, v.Objects()...) }
 
-// YAML returns the manifest, the losses as comments above it.
+// YAML returns the manifest, with the losses as comments above it.
 func (k *Kept) YAML() (string, error) { return yamlOf(k.Losses, k.Object) }
 
 func yamlOf(losses []Loss, objects ...object.Object) (string, error) {

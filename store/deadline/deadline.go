@@ -38,12 +38,12 @@ type Deadline struct {
 	Most time.Duration `json:"most"`
 }
 
-// After returns the Deadline a duration d after now.
+// After returns the Deadline that passes when d has elapsed since now.
 func After(d time.Duration, now Reading) Deadline {
 	return Deadline{Wall: now.Wall.Add(d).UTC().Round(0), Boot: now.Boot, Up: now.Up + d, Most: d}
 }
 
-// Left returns the time until the deadline, never more than when it was made; 0 once it has passed.
+// Left returns the time until the deadline, 0 once it has passed. It is never more than the time that was left when the Deadline was made.
 func (d Deadline) Left(now Reading) time.Duration {
 	left := d.Wall.Sub(now.Wall)
 	if d.Boot != "" && d.Boot == now.Boot {
@@ -52,7 +52,8 @@ func (d Deadline) Left(now Reading) time.Duration {
 	return max(0, min(left, d.Most))
 }
 
-// In returns the Deadline relative to the boot in which now was read. If there was no reboot since it was made, it is unchanged.
+// In returns the same deadline with its time since boot relative to the boot in which now was read. It returns d unchanged if d was made in that
+// boot, or if the boot is unknown.
 func (d Deadline) In(now Reading) Deadline {
 	if now.Boot == "" || d.Boot == now.Boot {
 		return d

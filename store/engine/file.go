@@ -443,9 +443,9 @@ func (f *File) apply(tx *bbolt.Tx, t Transaction) error {
 const (
 	// compactLeast is the free space in a file, in bytes, from which it may be compacted.
 	compactLeast = 8 << 20
-	// compactSpare is the space that must stay free on the disk beside the new file, in bytes.
+	// compactSpare is the space that must be free on the disk in addition to that for the new file, in bytes.
 	compactSpare = 16 << 20
-	// compactStep is the number of bytes that are copied in one transaction, at most.
+	// compactStep is the maximum number of bytes that are copied in one transaction.
 	compactStep = 16 << 20
 	// compactSuffix is the suffix of the name of the new file while it is written.
 	compactSuffix = ".compact"

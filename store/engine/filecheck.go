@@ -308,7 +308,8 @@ func (c *fileCheck) freelist(id uint64) error {
 	return nil
 }
 
-// slice returns size bytes of a page from position on, which counts from the offset of an element.
+// slice returns size bytes of a page. position is the offset of the first one, relative to the offset of an element. It returns an error if the bytes
+// reach beyond the page.
 func slice(data []byte, element int, position, size uint32) ([]byte, error) {
 	start := uint64(element) + uint64(position)
 	end := start + uint64(size)

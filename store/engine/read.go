@@ -25,7 +25,7 @@ func (f *File) Load(prefix string) (pairs []Pair, err error) {
 	return pairs, nil
 }
 
-// Get returns the pair with a key. is reports whether it exists.
+// Get returns the pair with a key, and whether it exists.
 func (f *File) Get(key string) (pair Pair, is bool, err error) {
 	err = f.each(key, func(one, key string) bool { return one == key }, func(key string, entry []byte) error {
 		pair, is = Pair{Key: key, Revision: entryRevision(entry)}, true

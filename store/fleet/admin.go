@@ -124,7 +124,8 @@ func (e *member) flip(ctx context.Context, seen, next *head, ops []operation) er
 	return e.applyBundleOf(ctx, next)
 }
 
-// inDirectory runs do with the file of a data directory that no process has open, whichever user owns it, and its revision.
+// inDirectory calls do with the file of a data directory, and the revision in it. No other process may have the directory open; it may belong to any
+// user.
 func (c *Config) inDirectory(dir string, do func(file *engine.File, revision uint64) error) error {
 	return engine.AsOwner(dir, func() (err error) {
 		file, err := engine.OpenSealed(dir, c.DataKey)
@@ -185,8 +186,8 @@ func above(revision, epoch uint64) (uint64, uint64) {
 	return max(revision, now<<20) + 1, max(epoch+1, now)
 }
 
-// count returns a head that follows now, with the number and the digest of the objects in etcd. ops delete the token key, which invalidates all
-// tokens: etcd was reset to an earlier state and may lack the latest revocations.
+// count returns a head that follows the head now, with the number and the digest of the objects in etcd after ops. The returned ops delete the token
+// key, which invalidates all tokens. This is necessary because etcd was reset to an earlier state and may lack the latest revocations.
 func (e *member) count(ctx context.Context, now *head) (next *head, ops []operation, err error) {
 	next = now.next(e.cfg.Box)
 	have, err := e.objects(ctx, now, 0)

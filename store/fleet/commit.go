@@ -286,8 +286,8 @@ func (e *committer) commitReadable(ctx context.Context) error {
 // ErrReplaced means that the shared key has been replaced since it was read.
 var ErrReplaced = errors.New("another box has replaced it")
 
-// ReplaceKey sets the shared key with a name, if the current key has the ID before ("" if there is no key yet). The error is ErrReplaced if it has
-// another ID, an engine.AwayError if nothing was changed, and another one if the outcome is unknown.
+// ReplaceKey sets the value of the shared key with a name. before is the ID that the current key must have, "" if there must be no key yet. The error
+// is ErrReplaced if the current key has another ID, an engine.AwayError if nothing was changed, and another one if the outcome is unknown.
 func (e *committer) ReplaceKey(ctx context.Context, name, before string, value []byte) error {
 	if err := e.origin.refusal(); err != nil {
 		return err
@@ -332,8 +332,8 @@ func (e *committer) ReplaceKey(ctx context.Context, name, before string, value [
 	}
 }
 
-// putKeys makes one attempt to commit operations on shared keys, with the head next after h, and waits until this box has followed any
-// head after h.
+// putKeys makes one attempt to commit operations on shared keys: it replaces the head h by the head next. If h has a bundle, it only applies the
+// bundle. It then waits until this box has followed a head after h.
 func (e *committer) putKeys(ctx context.Context, h, next *head, ops []operation) error {
 	if h.Bundle != "" {
 		if err := e.applyBundle(ctx); err != nil {

@@ -47,8 +47,8 @@ const (
 	beatEvery = 2 * time.Second
 	// beatTimeout is the timeout of a heartbeat's read.
 	beatTimeout = 2 * time.Second
-	// missedBeats is the number of unanswered heartbeats after which the box counts as cut off. One goes
-	// unanswered whenever etcd elects a leader.
+	// missedBeats is the number of successive unanswered heartbeats after which the box counts as cut off. One goes unanswered whenever etcd elects a
+	// leader.
 	missedBeats = 2
 	// sweepEvery is the interval at which the box that has the writer's turn (the one that runs the controllers) deletes the remains of large commits
 	// that failed.

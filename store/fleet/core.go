@@ -390,7 +390,7 @@ func (c *coreClient) ask(ctx context.Context, method, path string, query url.Val
 }
 
 // verdict combines the errors of all core boxes. If the state of one of them is Lagging, or one in which it ignores etcd's content, the result is a
-// heldError with that state.
+// heldError with that state. If one of them refuses the name of this leaf, the result is a heldError with the state Namesake.
 func (c *coreClient) verdict(failed []error) error {
 	for _, err := range failed {
 		var refused *coreError

@@ -27,8 +27,8 @@ type follower struct {
 	bundlePending chan struct{} // receives a value when the head may refer to a bundle that is to be applied
 }
 
-// checkFleet reads the settings of the fleet from the origin. It returns an error if this is not the fleet that the box belongs to. It records in
-// which settings the box and the fleet differ.
+// checkFleet reads the settings of the fleet from the origin. It returns an error if the fleet is not the one that the box belongs to, or is too new.
+// If the fleet has no settings yet, checkFleet writes those of this box. It records in which settings the box and the fleet differ.
 func (e *follower) checkFleet(ctx context.Context) error {
 	for {
 		s, mod, err := e.origin.settings(ctx)
@@ -100,8 +100,8 @@ func (e *follower) join(ctx context.Context) error {
 	return e.checkHistory(ctx, read, now)
 }
 
-// checkHistory returns an error unless etcd had read, the head that this box last applied, at the etcd revision of read. If etcd no longer has that
-// revision, checkHistory reads all objects.
+// checkHistory returns an error unless read, the head that this box last applied, was the head in etcd at the etcd revision of read. If etcd no
+// longer has that revision, checkHistory reads all objects.
 func (e *follower) checkHistory(ctx context.Context, read, now *head) error {
 	switch was, _, err := e.origin.head(ctx, read.mod); {
 	case isCompacted(err):
@@ -236,8 +236,8 @@ func (e *follower) restartWatch() {
 	}
 }
 
-// awaitHead waits until the box has followed a head with a modification revision of at least mod, or holds returns true. Meanwhile it restarts a
-// watch that delivers nothing.
+// awaitHead waits until the box has followed a head with a modification revision of at least mod, or until the function holds returns true. Meanwhile
+// it restarts a watch that delivers nothing.
 func (e *follower) awaitHead(ctx context.Context, mod int64, holds func() bool) error {
 	for {
 		some, cancel := context.WithTimeout(ctx, leastPatience)

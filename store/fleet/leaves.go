@@ -149,7 +149,7 @@ func (e *Engine) history(ctx context.Context, from, until int64, log *stream.Log
 	return ctx.Err()
 }
 
-// openSnapshot returns all objects, encoded for leaves, as of a head whose modification revision is at least least. The caller calls end.
+// openSnapshot returns all objects, encoded for leaves, as of a head with a modification revision of least or more. The caller calls end.
 func (e *Engine) openSnapshot(ctx context.Context, least int64) (w *snapshot, end func(), err error) {
 	if err := e.newest(ctx); err != nil {
 		return nil, nil, err
@@ -328,7 +328,7 @@ func packed(w http.ResponseWriter) {
 	w.WriteHeader(http.StatusOK)
 }
 
-// answer writes v as JSON. If err is not nil, it writes the HTTP status that stands for the error to a leaf.
+// answer writes v as JSON to a leaf. If err is not nil, it writes an HTTP error status instead, by which the leaf recognizes the error.
 func answer(w http.ResponseWriter, v any, err error) {
 	var held *heldError
 	var away *engine.AwayError

@@ -327,7 +327,8 @@ func (e *member) op(o *operation) clientv3.Op {
 	return clientv3.OpPut(e.key(o.Key), string(o.Value))
 }
 
-// refused converts an error that etcd returned for a commit or a read to an error of package engine. The text of the error begins with what.
+// refused converts an error that etcd returned for a commit or a read to an error of package engine. The parameter what begins its text, unless the
+// database is full or a permission is missing.
 func (e *member) refused(what string, err error) error {
 	if errors.Is(err, rpctypes.ErrNoSpace) {
 		return fullError{err}
@@ -352,8 +353,8 @@ func (e *member) denied(err error) string {
 }
 
 // claimName takes the name of this box in etcd, unless a process with another data directory has it. A restarted process takes the name over from its
-// predecessor, whose lease may not have expired yet. named is set if this process already had the name with its current lease. If another process has
-// the name then, that process uses a copy of the data directory, and copied is set.
+// predecessor, whose lease may not have expired yet. The caller sets named if this process already had the name with its current lease. If the name
+// then has another lease, another process uses a copy of the data directory, and copied is set.
 func (e *member) claimName(ctx context.Context, box, instance string, lease clientv3.LeaseID, named bool) (mine, copied bool, err error) {
 	key := e.key(alivePrefix + box)
 	put := clientv3.OpPut(key, instance, clientv3.WithLease(lease))

@@ -97,8 +97,8 @@ func (e *position) enqueue(f engine.Followed) {
 	}
 }
 
-// idle marks the newest head as followed and published by the store, if the store has nothing left to follow: heads without changes are not
-// queued for it.
+// idle marks the newest head as followed and published by the store, if the store has nothing left to follow. This is necessary for heads without
+// changes, which are not queued for the store.
 func (e *position) idle() {
 	if !e.inbox.busy && len(e.inbox.queue) == 0 && e.read != nil {
 		e.inbox.taken, e.inbox.published = e.read.mod, e.read.mod
@@ -154,7 +154,7 @@ func (e *position) Refuse(why error) {
 	e.note(&heldError{TooNew, fmt.Sprintf("a commit of the fleet cannot be read by this version: %v; upgrade this box", why)})
 }
 
-// keep queues the operations of a commit, and the position after it, for the replica. e.mu must be held.
+// keep queues for the replica the operations of a commit, together with the position of the commit's head h. e.mu must be held.
 func (e *position) keep(ops []operation, h *head) {
 	// A cursor always has a form as JSON.
 	_ = e.replica.stand(ops, cursor{e.agreed.ID, h.mod, h.ID, h.Epoch, h.Objects, h.Digest, h.Bundle, h.Parts, h.Format}, h.Revision)
@@ -220,8 +220,8 @@ func (e *position) Changes() <-chan struct{} {
 	return e.changed
 }
 
-// caughtUp records that the head with the modification revision read, if it is the newest one of this box, was still the newest one in etcd at the
-// revision at.
+// caughtUp records that this box had all commits as of an etcd revision (at), at which the newest head had the modification revision read. It records
+// nothing if the newest head of this box has another modification revision. It also ends the state Lagging.
 func (e *position) caughtUp(read, at int64) {
 	e.mu.Lock()
 	lagged := e.state.Kind == Lagging
@@ -546,7 +546,7 @@ func (h *head) encode() (string, error) {
 	return h.text, nil
 }
 
-// next returns a head that follows h, for a commit by a box. The returned head still has the number and digest of objects of h.
+// next returns a head that follows h, for a commit by a box. It still has the number and the digest of the objects of h.
 func (h *head) next(box string) *head {
 	n := *h
 	n.Revision, n.ID, n.Previous, n.Box, n.Note = h.Revision+1, newID(), h.ID, box, nil

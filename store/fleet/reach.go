@@ -86,7 +86,7 @@ func dialError(err error) string {
 	return err.Error()
 }
 
-// checkTLS returns the reason that a TLS handshake fails, or a text that it succeeds.
+// checkTLS tries a TLS handshake and returns a message: the reason that the handshake fails, or that it succeeds.
 func (c *Config) checkTLS(conn net.Conn, host string) string {
 	of := &tls.Config{}
 	if c.TLS != nil {
@@ -212,8 +212,8 @@ const (
 	returnAfter = time.Minute
 	// mostReturn is the upper bound of the time in returnAfter, which doubles if the leaf has to leave soon after a return (see coreSelector.left).
 	mostReturn = time.Hour
-	// settled defines when a core box counts as stable after a return: when it has served for settled times the time for which it had to answer
-	// probes. That time is then reset.
+	// settled is a factor. A core box counts as stable when it has served the leaf, after a return, for settled times as long as it had to answer
+	// probes before the return. If the leaf leaves it after that, the time for which it has to answer probes is reset.
 	settled = 10
 )
 
@@ -253,8 +253,8 @@ func (p *coreSelector) probed(core int, answered bool, now time.Time) {
 	}
 }
 
-// better returns the most preferred core box before index at that answers probes. is reports whether it has for long enough to return to
-// it.
+// better returns the most preferred core box with an index less than at that answers probes, and whether it has answered them for long enough to
+// return to it.
 func (p *coreSelector) better(at int, now time.Time) (core int, is bool) {
 	for i := range at {
 		if c := &p.cores[i]; !c.since.IsZero() {

@@ -17,8 +17,8 @@ import (
 )
 
 // Upgrade raises the data format of a fleet to the newest one that this program reads, and returns the formats before and after. It fails, and
-// changes nothing, if a box does not read that format according to its last report, even if that box is away. Boxes in without are not asked; each
-// must have reported once and be stopped now. If one comes back with an old version, it does not follow the fleet, and reports that.
+// changes nothing, if a box does not read that format according to its last report, even if that box is away. The boxes listed in without need not
+// read it; each must have reported once and be stopped now. If one comes back with an old version, it does not follow the fleet, and reports that.
 func Upgrade(ctx context.Context, cfg Config, without []string) (from, to int, err error) {
 	e, err := cfg.visit()
 	if err != nil {
@@ -90,7 +90,8 @@ func (e *member) raise(ctx context.Context, s *settings, mod int64) (raised bool
 	return resp.Succeeded, nil
 }
 
-// understand returns an error with the names of the boxes that do not read the newest format, except those in without.
+// understand returns an error with the names of the boxes that do not read the newest format, except the boxes listed in without. It also returns an
+// error if one of the listed boxes is running or has never reported.
 func understand(all []Box, without []string) error {
 	var old []string
 	named := map[string]bool{}

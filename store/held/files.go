@@ -119,8 +119,9 @@ func (f *Files) Keys() (keys []string) {
 	return keys
 }
 
-// Keep stores the current contents of the files that a commit replaces or deletes, by adding puts to the commit. These are the files with keys that
-// begin with copies; their contents are read from an engine. Keep returns the paths, which the caller passes to Kept after the commit.
+// Keep stores the current contents of the files that a commit replaces or deletes, by adding puts to the commit. It reads the contents from an
+// engine, where the key of a file is the prefix copies followed by the path. Keep returns the paths, which the caller passes to Kept after the
+// commit.
 func (f *Files) Keep(from engine.Engine, copies string, revision uint64, out *engine.Transaction) (kept []string, err error) {
 	keys := slices.Clone(out.Deletes)
 	for _, p := range out.Puts {

@@ -156,7 +156,7 @@ func (x *Index) Remove(removed object.Object) {
 	}
 }
 
-// Put sets the entry key of the inner map at, which it creates if needed.
+// Put sets all[at][key] to value. It creates the inner map all[at] if needed.
 func Put[K, L comparable, V any](all map[K]map[L]V, at K, key L, value V) {
 	if all[at] == nil {
 		all[at] = map[L]V{}
@@ -164,7 +164,7 @@ func Put[K, L comparable, V any](all map[K]map[L]V, at K, key L, value V) {
 	all[at][key] = value
 }
 
-// Drop removes the entry key of the inner map at, and the inner map if it becomes empty.
+// Drop removes all[at][key], and the inner map all[at] if it becomes empty.
 func Drop[K, L comparable, V any](all map[K]map[L]V, at K, key L) {
 	if delete(all[at], key); len(all[at]) == 0 {
 		delete(all, at)
@@ -222,7 +222,7 @@ func (x *Index) Selected(namespace string, selector map[string]string) []*object
 	return pods
 }
 
-// Selecting returns the keys of the Services whose selector a Pod with these labels matches; sorted.
+// Selecting returns the sorted keys of the Services in a namespace whose selector matches a Pod with these labels.
 func (x *Index) Selecting(namespace string, labels map[string]string) []string {
 	found := map[string]bool{}
 	for name, value := range labels {
@@ -250,7 +250,8 @@ func ServiceKey(o object.Object) string {
 	return ""
 }
 
-// AddressesOf returns the endpoint addresses in an EndpointSlice, Endpoints or Pod. A Pod has endpoint addresses only if the selector matches it.
+// AddressesOf returns the endpoint addresses in an EndpointSlice, Endpoints or Pod. For a Pod, it returns none unless the labels of the Pod match
+// selector.
 func AddressesOf(o object.Object, selector map[string]string) (texts []string) {
 	switch o := o.(type) {
 	case *object.EndpointSlice:

@@ -51,8 +51,8 @@ func (u *Update) AddTo(t *engine.Transaction) {
 	t.Deletes = append(t.Deletes, u.deletes...)
 }
 
-// Plan returns the Update for changes that follow the revision previous. If the changes exceed the bounds, the Update empties the journal, which then
-// begins after them.
+// Plan returns the Update for changes. previous is the revision before the first of them. If the changes exceed the bounds, the Update empties the
+// journal, which then begins after them.
 func (j *Journal) Plan(changes []Change, previous uint64, at time.Time) (Update, error) {
 	u := Update{deletes: j.stale}
 	for i := range changes {
@@ -145,7 +145,7 @@ func (j *Journal) add(e *Entry) {
 	}
 }
 
-// Load loads the stored entries up to a revision, that of the store. It drops all entries that are older than the latest gap.
+// Load loads the stored entries. revision is the current revision of the store. Load drops all entries that are older than the latest gap.
 func (j *Journal) Load(pairs []engine.Pair, revision uint64) {
 	j.Reset(revision)
 	decoded, errs := make([]*Entry, len(pairs)), make([]error, len(pairs))
@@ -167,8 +167,8 @@ func (j *Journal) Load(pairs []engine.Pair, revision uint64) {
 	}
 }
 
-// After returns the entries after a revision. The error is ErrExpired if the journal begins later than the revision, or the revision is greater than
-// now.
+// After returns the entries after a revision. The parameter now is the current revision of the store. The error is ErrExpired if the journal begins
+// later than the revision, or the revision is greater than now.
 func (j *Journal) After(revision, now uint64) ([]*Entry, error) {
 	if revision < j.since || revision > now {
 		return nil, ErrExpired
@@ -242,8 +242,8 @@ func (j *Journal) Concerns(kind string) bool {
 	return false
 }
 
-// Recent returns the revision after which the newest changes were made. It counts the given number of changes of objects for which about returns
-// true; a nil about counts all. If there are fewer changes, it returns Since.
+// Recent returns the revision after which the journal has exactly the given number of changes of objects for which about returns true. A nil about
+// counts all changes. If there are fewer, Recent returns Since.
 func (j *Journal) Recent(changes int, about func(object.Ref) bool) (after uint64) {
 	for _, e := range slices.Backward(j.entries) {
 		if about != nil && !about(e.Ref) {
@@ -379,7 +379,7 @@ type header struct {
 // Key returns the engine key of the entry with a revision.
 func Key(revision uint64) string { return fmt.Sprintf("%s%016x", Prefix, revision) }
 
-// entryOf returns the entry of a change that follows on the revision previous, and its stored form.
+// entryOf returns the journal entry of a change, and its stored form. previous is the revision of the change before it.
 func entryOf(c *Change, previous uint64, at time.Time) (*Entry, []byte, error) {
 	e := &Entry{Revision: c.Revision, Previous: previous, At: at, Ref: c.Ref, Owner: c.Owner}
 	if c.By != nil {

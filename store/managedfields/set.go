@@ -101,7 +101,7 @@ func without(s *set, elements []string) *set {
 	return left
 }
 
-// withNamed returns the set with each struct field added that has descendants in the set.
+// withNamed returns the set with those struct fields added that have descendants in the set.
 func withNamed(s *set, t *schema.Type) *set {
 	if s == nil || len(s.children) == 0 {
 		return s
@@ -133,7 +133,7 @@ func typeAt(t *schema.Type, element string) *schema.Type {
 	return nil
 }
 
-// paths calls each for every path of a set, parents first.
+// paths calls the function each for every path of a set, parents first. The path is valid until each returns.
 func (s *set) paths(above []string, each func(path []string)) {
 	if s == nil {
 		return
@@ -252,8 +252,8 @@ func compact(value any) string {
 	return string(text)
 }
 
-// merge returns the result of a server-side apply: live, with the fields of the configuration applied added or replaced. nil stands for an absent
-// value.
+// merge returns the result of a server-side apply: the value live, with the fields of the value applied added to it or replaced in it. nil stands for
+// an absent value.
 func merge(live, applied any, t *schema.Type) any {
 	switch {
 	case applied == nil:

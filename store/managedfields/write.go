@@ -58,10 +58,9 @@ var unmanaged = func() *set {
 	}}
 }()
 
-// Update returns a written object with updated metadata.managedFields, for any write but
-// server-side apply: the writer owns the fields that differ from live, which is nil for a new
-// object. The written object may replace the managedFields by its own, unless it is written
-// through a subresource: an empty list removes all entries, an invalid list is ignored.
+// Update returns a written object with updated metadata.managedFields, for any write but server-side apply. The writer owns the fields that differ
+// from live, the object before the write, which is nil for a new object. The written object may replace the managedFields by its own, unless it is
+// written through a subresource: an empty list removes all entries, an invalid list is ignored.
 func Update(live, written map[string]any, by Writer) map[string]any {
 	all := managersBefore(live, written, by.Subresource != "")
 	o := withoutEntries(written)
@@ -72,7 +71,8 @@ func Update(live, written map[string]any, by Writer) map[string]any {
 	return withEntries(o, all.encode())
 }
 
-// managersBefore returns the managers that apply before a write: those of live, or those that written sets instead unless keep is set.
+// managersBefore returns the managers before a write. These are the managers in the managedFields of written, if it sets them and keep is not set,
+// otherwise those of live.
 func managersBefore(live, written map[string]any, keep bool) managers {
 	if !keep {
 		entries, reset, err := entriesOf(written)
@@ -193,7 +193,8 @@ func applyAs(live, applied map[string]any, all managers, by Writer, force bool) 
 	return merged, after, nil
 }
 
-// apply merges applied into live and returns the result, the managers after it, and the conflicts. It modifies the managers passed.
+// apply merges the object applied into live, and returns the result, the updated managers, and the conflicts. If there are conflicts and force is not
+// set, it returns only these. It modifies the map all.
 func apply(live, applied map[string]any, all managers, by Writer, force bool) (map[string]any, managers, []Conflict) {
 	self := by.owner(operationApply)
 	last := all[self]
@@ -218,7 +219,8 @@ func apply(live, applied map[string]any, all managers, by Writer, force bool) (m
 	return merged, all, nil
 }
 
-// takeFields removes the fields of a change from all owners except self. It returns a Conflict for each removed field.
+// takeFields removes the fields of a change from all owners except self. It returns a Conflict for each of them that the change adds or modifies, but
+// none for a field that the change removes.
 func takeFields(all managers, self owner, change comparison) ([]Conflict, managers) {
 	var conflicts []Conflict
 	left := managers{}
@@ -293,7 +295,7 @@ func hasEntries(o map[string]any) bool {
 	return contains
 }
 
-// unchangedBy reports whether applying applied to live leaves live unchanged.
+// unchangedBy reports whether live stays unchanged when the value applied is merged into it.
 func unchangedBy(live, applied any, t *schema.Type) bool {
 	switch {
 	case applied == nil:

@@ -91,8 +91,8 @@ func writeYAML(root *node) ([]byte, error) {
 // isBlock reports whether a node is written on lines of its own, because it is a mapping or list that is not empty.
 func (n *node) isBlock() bool { return len(n.fields)+len(n.items) > 0 }
 
-// block writes a mapping or list that is not empty. Each line begins with the indentation before; begun is set if the indentation of the first line
-// is already written.
+// block writes a mapping or list that is not empty. The parameter before is the indentation of each line; begun is set if the indentation of the
+// first line is already written.
 func (w *yamlWriter) block(n *node, before string, begun bool) {
 	const deeper = "  "
 	begin := func() {
@@ -126,8 +126,8 @@ func (w *yamlWriter) block(n *node, before string, begun bool) {
 	}
 }
 
-// scalar formats a value that is not a block. The lines of a literal block are indented
-// further than the line that it begins in.
+// scalar formats a scalar, or an empty mapping or list. It puts before, the indentation, in front of each further line of a literal block that is not
+// empty.
 func (w *yamlWriter) scalar(n *node, before string) string {
 	switch n.kind {
 	case kindMap:
@@ -151,7 +151,7 @@ func (w *yamlWriter) scalar(n *node, before string) string {
 	return strings.Join(lines, "")
 }
 
-// Text that plainText matches is a string in every version of YAML without quotes, except the words that plainWords matches.
+// An unquoted scalar that matches plainText is a string in every version of YAML, unless it also matches plainWords.
 var (
 	plainText  = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z_/][A-Za-z0-9_./-]*$`) })
 	plainWords = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^(?i:true|false|yes|no|on|off|y|n|null)$`) })
@@ -282,8 +282,8 @@ const (
 )
 
 // countStructure returns an error if the text has more documents than the limit, a document with more nodes than the limit, or control characters. It
-// limits what the YAML parser would build, in one pass without allocations. It counts at least the nodes of the document, and few more for ordinary
-// text, as punctuation within scalars counts, too.
+// limits what the YAML parser would build, in one pass without allocations. It never counts fewer nodes than a document has. For ordinary text it
+// counts slightly more, because punctuation within scalars counts, too.
 func countStructure(data []byte, limits Limits) *refusal {
 	nodes, documents := documentCharge, 1
 	start := 0 // of the document
@@ -340,7 +340,7 @@ func countDocuments(data []byte, limits Limits) *refusal {
 	return nil
 }
 
-// endsToken reports whether offset i, which follows an indicator, has a blank, a line break or a flow indicator, or is the end of the text.
+// endsToken reports whether a blank, a line break, a flow indicator or the end of the text is at offset i, which follows an indicator.
 func endsToken(data []byte, i int) bool {
 	if i >= len(data) {
 		return true
@@ -360,8 +360,7 @@ func isMarker(line []byte) bool {
 	return len(line) == 3 || line[3] == ' ' || line[3] == '\t' || line[3] == '\r' || line[3] == '\n'
 }
 
-// nextMarker returns the offset of the next line after the first that starts with a
-// document marker, or len(data).
+// nextMarker returns the offset of the next line that starts with a document marker, or len(data) if there is none. It skips the first line of data.
 func nextMarker(data []byte) int {
 	for at := 0; ; {
 		i := bytes.Index(data[at:], []byte("\n---"))

@@ -25,8 +25,8 @@ var servedKinds = sync.OnceValue(func() (served []*object.Strategy) {
 // implied is the kind and API version that a typed List (such as a ServiceList) implies for items without their own.
 type implied struct{ kind, apiVersion string }
 
-// listOf reports whether objects of a kind are Lists that are decoded item by item, and returns the kind that such a List implies for its items: none
-// for a v1 List, which has items of any kind, and the item kind for a typed List of a served kind.
+// listOf reports whether objects of a kind are Lists that are decoded item by item. It also returns the kind that such a List implies for its items.
+// For a typed List of a served kind that is the item kind. For a v1 List, which has items of any kind, it is the zero value.
 func listOf(kind, apiVersion string) (implied, bool) {
 	if kind == "List" && apiVersion == "v1" {
 		return implied{}, true

@@ -90,8 +90,8 @@ type unitKey struct {
 
 var seeds = [2]maphash.Seed{maphash.MakeSeed(), maphash.MakeSeed()}
 
-// Decode decodes a file. path is used in messages, and its extension decides whether the
-// text is JSON; data is not kept. It always returns a File, with the problems in it.
+// Decode decodes a file. path is used in messages. If its extension is .json, the text is JSON. Otherwise it is YAML, but a text that begins with {
+// is first tried as JSON. data is not kept. Decode always returns a File, with the problems in it.
 func Decode(path string, data []byte, limits Limits) *File {
 	return (&File{Path: path}).Update(data, limits)
 }
@@ -115,7 +115,7 @@ func (f *File) Update(data []byte, limits Limits) *File {
 	return &File{Path: f.Path, Documents: slices.Clone(r.documents), Problems: slices.Clone(r.problems), limits: handle, units: slices.Clone(r.units)}
 }
 
-// A reading is the state of one call of Update.
+// A reading is the state of decoding one text, such as in a call of Update.
 type reading struct {
 	path   string
 	limits Limits
@@ -339,13 +339,12 @@ const (
 	defaultAliases   = 10_000
 )
 
-// maxDocumentBytes is the greatest length of one YAML document, JSON value or item of a
-// List in JSON, in bytes: etcd, and so Kubernetes, refuses objects of more than 1.5 MiB,
-// and parsing takes 8 times the length in memory.
+// maxDocumentBytes is the maximum length of one YAML document, JSON value or item of a List in JSON, in bytes. It exceeds the 1.5 MiB above which
+// etcd, and therefore Kubernetes, refuses an object. Parsing takes 8 times the length in memory.
 const maxDocumentBytes = 8 << 20
 
-// DefaultLimits returns 64 MiB, 100,000 documents, depth 64, 10,000 keys a mapping, 200,000
-// nodes a document and 10,000 nodes added by aliases.
+// DefaultLimits returns the default Limits: 64 MiB, 100,000 documents, depth 64, 10,000 keys per mapping, 200,000 nodes per document and 10,000 nodes
+// added by aliases.
 func DefaultLimits() Limits { return Limits{}.orDefaults() }
 
 func (l Limits) orDefaults() Limits {
@@ -429,8 +428,8 @@ func (f Files) Get(path string) *File {
 	return nil
 }
 
-// Changes calls each, in the order of paths, for every path whose file differs between two lists. was or is is nil if the list has no file at the
-// path.
+// Changes calls each, in the order of paths, for every path whose file differs between the list before and f. The first argument of each is the file
+// in before, the second the file in f. Either is nil if that list has no file at the path.
 func (f Files) Changes(before Files, each func(was, is *File)) {
 	is, was := f.chunks, before.chunks
 	same := func(a, b chunk) bool { return len(a) == len(b) && &a[0] == &b[0] }
@@ -457,7 +456,7 @@ func (f Files) Changes(before Files, each func(was, is *File)) {
 	}
 }
 
-// flat returns the files in one chunk.
+// flat returns all files of the list as one chunk.
 func (f Files) flat() chunk {
 	if len(f.chunks) == 1 {
 		return f.chunks[0]

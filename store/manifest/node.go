@@ -233,8 +233,8 @@ type layout struct {
 	packed unique.Handle[string]
 }
 
-// These are the values of the last number of a place in a layout: itemPlace for a list item, ownPlace for a field whose name follows, such as a
-// label, or firstName plus the index of the field name among those of structures.
+// These are the values of the last number of a place in a layout. itemPlace stands for a list item. ownPlace stands for a field whose name follows,
+// such as a label. The numbers from firstName on stand for the field names that structures returns: firstName plus the index of the name.
 const (
 	itemPlace = iota
 	ownPlace

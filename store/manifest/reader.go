@@ -65,7 +65,7 @@ func (r *yamlReader) must(known bool) {
 	}
 }
 
-// checkCharacters refuses line breaks other than LF and CRLF, and what YAML does not allow.
+// checkCharacters leaves a text to the YAML library if it has line breaks other than LF and CRLF, or non-ASCII characters that YAML does not allow.
 func (r *yamlReader) checkCharacters() {
 	r.wide = false
 	for i := 0; i < len(r.text); i++ {
@@ -106,8 +106,8 @@ func isBlank(b byte) bool        { return b == ' ' || b == '\t' }
 func isBreak(b byte) bool        { return b == '\n' || b == '\r' || b == 0 }
 func isBlankOrBreak(b byte) bool { return isBlank(b) || isBreak(b) }
 
-// indent returns the column of the next byte, from 0, or none at the end of the text. Columns count bytes here, as only spaces and "- " precede a
-// token that begins a block collection.
+// indent returns the column of the next byte, from 0, or the constant none at the end of the text. Columns count bytes here, as only spaces and "- "
+// precede a token that begins a block collection.
 func (r *yamlReader) indent() int {
 	if r.ended() {
 		return none
@@ -128,7 +128,7 @@ func (r *yamlReader) column(offset int) int {
 	return r.counted + 1
 }
 
-// breakLine goes to the next line, from a line break or the end.
+// breakLine moves from the line break at the current position, or from the end of the text, to the next line.
 func (r *yamlReader) breakLine() {
 	if r.peek(0) == '\r' {
 		r.at++
@@ -281,7 +281,7 @@ func (r *yamlReader) key() (key field, isMerge bool) {
 	return r.plainKey(text, start), text == mergeKey
 }
 
-// mapping reads a block mapping, of which the first key was read.
+// mapping reads a block mapping. key is its first key, which was read already.
 func (r *yamlReader) mapping(key field, isMerge bool, depth int) *node {
 	r.must(depth <= r.limits.Depth)
 	out := r.nodes.new(node{kind: kindMap, line: key.line, column: key.column, size: 1})
@@ -412,7 +412,7 @@ func (r *yamlReader) openAnchor() string {
 	return name
 }
 
-// closeAnchor assigns an anchor to its value, which is complete.
+// closeAnchor makes n, which is complete, the value of an anchor. It sets the position of n to line and column.
 func (r *yamlReader) closeAnchor(name string, n *node, line, column int) {
 	if r.anchors == nil {
 		r.anchors = map[string]*node{}
@@ -537,7 +537,8 @@ func (f flow) entry() (key field) {
 	return key
 }
 
-// next consumes the comma after an entry and moves to the next token. It consumes nothing if the collection ends with the closing bracket end.
+// next consumes the comma after an entry and moves to the next token. If end, the closing bracket of the collection, follows the entry instead, next
+// stops at it.
 func (f flow) next(end byte) {
 	f.skip()
 	if f.peek(0) == end {

@@ -102,8 +102,9 @@ func (t *Tree) Position(field string) (line, column int) {
 	return t.Line + below, column
 }
 
-// Object returns the document as the JSON object that kubectl would send; nil if there are problems that are errors. booleans are paths of
-// fields ("spec.publishNotReadyAddresses") in which an unquoted yes, no, on or off is a bool; elsewhere it is a string.
+// Object returns the document as the JSON object that kubectl would send, and its problems. The object is nil if any problem is an error, not a
+// warning. booleans are paths of fields ("spec.publishNotReadyAddresses") in which an unquoted yes, no, on or off is a bool; elsewhere it is a
+// string.
 func (t *Tree) Object(booleans map[string]bool) (map[string]any, []Problem) {
 	r := &treeReader{tree: t, booleans: booleans, sent: true}
 	for _, f := range t.flaws {
@@ -277,14 +278,14 @@ type Value struct {
 	layout layout // only of Values
 }
 
-// Position is Tree.Position.
+// Position returns the line and column of a field, as Tree.Position does.
 func (v *Value) Position(field string) (line, column int) {
 	below, column := v.layout.find(field)
 	return v.Line + below, column
 }
 
-// Values decodes all documents of a text in YAML or JSON. It is for callers that need the content and no objects. It interprets YAML and applies
-// limits like Decode.
+// Values decodes all documents of a text in YAML or JSON, for callers that need plain values and not objects. It interprets YAML and applies limits
+// like Decode.
 func Values(text []byte, limits Limits) ([]Value, *Problem) {
 	limits = limits.orDefaults()
 	text, err := checkText(text)

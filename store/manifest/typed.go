@@ -205,7 +205,8 @@ func (d *decoding) shared(text string) string {
 	return *last
 }
 
-// text returns a copy of a node's string, which otherwise would keep the whole document in memory.
+// text returns the string of a node, or reports a problem if the node is no string. Except for values of a Secret, the result is a copy, since a
+// substring would keep the whole document in memory.
 func (d *decoding) text(n *node) (string, bool) {
 	if d.secret() {
 		if n.kind != kindString {
@@ -400,7 +401,7 @@ func Nearest(word string, names iter.Seq[string]) string {
 }
 
 // EditDistance returns the number of edits that turn one name into another (optimal string alignment): inserting, deleting or replacing a letter, or
-// swapping two adjacent letters. If there are more than most, it returns a number greater than most.
+// swapping two adjacent letters. If more than the given number of edits (most) are needed, it returns some number greater than most.
 func EditDistance(a, b string, most int) int {
 	if len(a)-len(b) > most || len(b)-len(a) > most {
 		return most + 1
@@ -465,7 +466,7 @@ func saysSame(n *node, m map[string]string) bool {
 	return true
 }
 
-// bytesMap decodes a mapping of base64 strings (RFC 4648, 4) into a map[string][]byte.
+// bytesMap decodes a mapping of base64 strings (RFC 4648 section 4) into a map[string][]byte.
 func (d *decoding) bytesMap(n *node, v reflect.Value) {
 	if n.kind != kindMap {
 		d.wrongType(n, "a mapping")

@@ -15,8 +15,8 @@ import (
 	"gopkg.in/yaml.v3"
 )
 
-// readYAML splits the text at the lines that start with --- and decodes each piece on
-// its own: in YAML nothing, not even an anchor, extends over that line.
+// readYAML splits the text at the lines that start with --- and decodes each piece separately, because in YAML nothing, not even an anchor, extends
+// over such a line. A text with a directive (%YAML) is not split.
 func (r *reading) readYAML(data []byte) *refusal {
 	if bytes.HasPrefix(data, []byte("%")) || bytes.Contains(data, []byte("\n%")) {
 		// A directive (%YAML 1.2) stands before the line that it belongs to.
@@ -350,8 +350,9 @@ func (c *converter) warn(n *yaml.Node, reason, format string, args ...any) {
 // yamlLine matches the line number in errors of the YAML library.
 var yamlLine = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^line (\d+): `) })
 
-// syntaxError converts an error of the YAML library to a problem with a useful position. The library reports the line where an unfinished construct
-// began, or no line; the position is then where it stopped reading.
+// syntaxError converts an error of the YAML library to a problem with a useful position. For an unfinished construct the library reports the line
+// where the construct began, or no line. In these cases syntaxError uses the position at which the library stopped reading. A git conflict marker, or
+// a line of a template that was not rendered, takes precedence.
 func syntaxError(text []byte, err error) *refusal {
 	if line := conflictMarker(text); line > 0 {
 		return &refusal{line: line, column: 1, reason: ReasonSyntax, message: conflictMessage}

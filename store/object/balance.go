@@ -317,8 +317,8 @@ const AnnotationEject = "svcctl.io/eject"
 // AnnotationFastPath of a Service, if "true", lets packets of established connections bypass rules and routing (nftables flowtable).
 const AnnotationFastPath = "svcctl.io/fast-path"
 
-// AnnotationEgress of a Service sets the source address of connections that its endpoints initiate, when they leave the box, to an address of the
-// Service: "vip", or a list of at most one of its addresses for each IP family.
+// AnnotationEgress of a Service selects the source address of connections that its endpoints initiate and that leave the box. The value is "vip", for
+// an address of the Service, or a list of addresses of the Service, at most one for each IP family.
 const AnnotationEgress = "svcctl.io/egress"
 
 // AnnotationAdopt of a Service, if "true", keeps TCP connections to its load balancer IPs and external IPs open when another box takes over.
@@ -353,7 +353,7 @@ func ParseRetryAfter(value string) (time.Duration, error) {
 	return d, nil
 }
 
-// ParseSeconds reads a time as annotations have it: like "5s", or a number of seconds.
+// ParseSeconds parses a duration in an annotation, such as "5s", or "5" for a number of seconds.
 func ParseSeconds(value string) (time.Duration, error) {
 	text := strings.TrimSpace(value)
 	if _, err := strconv.ParseUint(text, 10, 32); err == nil {
@@ -401,8 +401,9 @@ func ParseConnections(value string) (uint32, error) {
 	return uint32(n), nil
 }
 
-// CutPrefix splits the prefix lengths of both IP families off the value of a limit for clients: "600/m per 32,64" counts all clients in a prefix as
-// one. Without prefix lengths, each address is a client: 32 and 128.
+// CutPrefix splits the value of a limit for clients into the limit and the prefix lengths that follow it. "600/m per 32,64" counts all clients in an
+// IPv4 prefix of length 32, or in an IPv6 prefix of length 64, as one. If the value has no prefix lengths, CutPrefix returns 32 and 128, so that each
+// address is a client.
 func CutPrefix(value string) (limit string, ipv4, ipv6 uint8, err error) {
 	limit, lengths, given := strings.Cut(value, " per ")
 	if !given {

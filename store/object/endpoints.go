@@ -184,8 +184,8 @@ func validateSliceAddress(p path, address, addressType string, kept set) Errors 
 	return nil
 }
 
-// isUsualAddress reports whether a text is a global unicast address of the family, without a zone
-// and not IPv4-mapped. No other rule applies to such an address: it is a fast path.
+// isUsualAddress reports whether a text is a global unicast address of the family, without a zone and not IPv4-mapped. It is a fast path: such an
+// address is valid by all other rules, too.
 func isUsualAddress(address, family string) bool {
 	addr, err := netip.ParseAddr(address)
 	if err != nil || !addr.IsGlobalUnicast() || addr.Zone() != "" || addr.Is4In6() {

@@ -63,8 +63,7 @@ func syncClusterIPs(svc, old *Service) {
 	}
 }
 
-// keepsPreferredFamilies reports whether an update of a Service with PreferDualStack
-// leaves its policy, families and cluster IPs unchanged.
+// keepsPreferredFamilies reports whether an update of a Service with PreferDualStack leaves its type, policy, families and cluster IPs unchanged.
 func keepsPreferredFamilies(svc, old *Service) bool {
 	return old != nil && old.Spec.Type == svc.Spec.Type &&
 		Deref(old.Spec.IPFamilyPolicy) == PreferDualStack && *svc.Spec.IPFamilyPolicy == PreferDualStack &&
@@ -230,8 +229,8 @@ func inferFamilies(svc *Service, boxFamilies []string) Errors {
 	return errs
 }
 
-// completeFamilies checks families and policy against the box's families. It sets missing families, and appends the second one if the policy asks for
-// it.
+// completeFamilies checks families and policy against the box's families, except for a headless Service without a selector. It sets missing families,
+// and appends the second one if the policy asks for it.
 func completeFamilies(svc *Service, boxFamilies []string) Errors {
 	spec := &svc.Spec
 	dual := *spec.IPFamilyPolicy != SingleStack
@@ -264,10 +263,9 @@ func completeFamilies(svc *Service, boxFamilies []string) Errors {
 	return nil
 }
 
-// OtherFamily checks whether all endpoints of a Service are of the other IP family than one of its cluster IPs, so that connections to that cluster
-// IP are refused. It returns the family of the cluster IP and a message; both are "" if there is no such cluster IP. at is inserted into the message
-// after "client" or "addresses" to name the ports concerned; "" means all ports. A headless Service has no cluster IP and uses endpoints of both
-// families.
+// OtherFamily looks for a cluster IP of a Service to which connections are refused because all endpoints are of the other IP family. It returns the
+// family of that cluster IP and a message; both are "" if there is no such cluster IP. at is inserted into the message after "client" or "addresses"
+// to name the ports concerned; "" means all ports. A headless Service has no cluster IP and uses endpoints of both families.
 func OtherFamily(svc *Service, slices []*EndpointSlice, at string) (family, why string) {
 	if svc.Headless() || svc.Spec.Type == TypeExternalName {
 		return "", ""

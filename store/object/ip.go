@@ -91,8 +91,8 @@ func parseLegacyCIDR(value string) (netip.Prefix, bool) {
 	return prefix.Masked(), true
 }
 
-// unlessKept returns an error for a text with a problem; "" means that there is none. It accepts every text in kept, which has the values of the
-// stored object.
+// unlessKept returns an error about a value that has the given problem. It returns nil if problem is "", or if the value is in kept, the values of
+// the stored object.
 func unlessKept(p path, value string, kept set, problem string) Errors {
 	if problem == "" || kept[value] {
 		return nil

@@ -282,7 +282,7 @@ func (s *LabelSelector) Matches(labels map[string]string) bool {
 	return true
 }
 
-// validateSelectors checks a list of LabelSelectors. The messages include operator and key, because at may stand for several lists.
+// validateSelectors checks LabelSelectors. Messages include operator and key, because all of the lists are reported at the same path.
 func validateSelectors(at path, lists ...[]LabelSelector) Errors {
 	var errs Errors
 	for _, s := range slices.Concat(lists...) {

@@ -38,8 +38,7 @@ type IPAddressPool struct {
 	Status *IPAddressPoolStatus `json:"status,omitempty"`
 }
 
-// IPAddressPoolSpec is metallb.io/v1beta1 IPAddressPoolSpec. Addresses are prefixes, or ranges as
-// "192.0.2.10-192.0.2.20".
+// IPAddressPoolSpec is metallb.io/v1beta1 IPAddressPoolSpec. Addresses are prefixes, or ranges such as "192.0.2.10-192.0.2.20".
 type IPAddressPoolSpec struct {
 	Addresses         []string           `json:"addresses" schema:"required"`
 	AutoAssign        *bool              `json:"autoAssign,omitempty"`
@@ -149,8 +148,7 @@ type BGPPeer struct {
 	Status   *NoStatus   `json:"status,omitempty"`
 }
 
-// BGPPeerSpec is metallb.io/v1beta2 BGPPeerSpec; times are durations as "90s". It has more than 15 fields:
-// those of MetalLB.
+// BGPPeerSpec is metallb.io/v1beta2 BGPPeerSpec; times are durations such as "90s". It has more than 15 fields: those of MetalLB.
 type BGPPeerSpec struct {
 	MyASN                  int64           `json:"myASN" schema:"required"`
 	PeerASN                int64           `json:"peerASN,omitempty"`

@@ -27,7 +27,7 @@ type PodSpec struct {
 	Containers     []Container `json:"containers,omitempty" schema:"keys=name merge=name"`
 }
 
-// Container has the fields that are read of core/v1 Container: its ports and its readiness probe.
+// Container is the part of core/v1 Container that is read.
 type Container struct {
 	Name  string `json:"name,omitempty"`
 	Image string `json:"image,omitempty"`
@@ -75,7 +75,7 @@ const (
 )
 
 const (
-	// podReady is the type of the PodCondition by which a Pod may get traffic.
+	// podReady is the type of the PodCondition that decides whether a Pod may get traffic.
 	podReady = "Ready"
 	// restartAlways is the value of Container.RestartPolicy that makes an init container a sidecar.
 	restartAlways = "Always"
@@ -346,7 +346,7 @@ const (
 	SchemeHTTPS = "HTTPS"
 )
 
-// defaultProbe sets the defaults of a probe, as SetDefaults_Probe, SetDefaults_HTTPGetAction and the default of GRPCAction in Kubernetes.
+// defaultProbe sets the defaults of a probe, like SetDefaults_Probe and SetDefaults_HTTPGetAction of Kubernetes, and those of GRPCAction.
 func defaultProbe(p *Probe) {
 	for _, field := range []struct {
 		is     *int32

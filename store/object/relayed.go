@@ -40,8 +40,8 @@ func IsKernelMode(value string) bool {
 	return mode == "kernel" || mode == "nftables"
 }
 
-// checkRelayed returns errors for relay annotations that cannot work on any port of the Service. It leaves out errors that the old version has too,
-// because that version was stored before this check existed. The status reports them.
+// checkRelayed returns errors for relay annotations that cannot work on any port of the Service. It leaves out errors that the old version has, too,
+// so that a Service stored before this check existed can still be updated. The status reports these errors.
 func checkRelayed(s, old *Service) Errors {
 	errs := relayConflicts(s)
 	if old == nil || len(errs) == 0 {
@@ -77,8 +77,8 @@ func relayConflicts(s *Service) (errs Errors) {
 	return errs
 }
 
-// asksRelay returns the feature of the TCP relay that an annotation asks for; "" if it asks for none. forAll is set if the annotation applies to all
-// ports.
+// asksRelay reports whether an annotation asks for a feature of the TCP relay. what names the feature for a message ("there is TLS"), and is "" if
+// the annotation asks for none. forAll is set if the annotation applies to all ports.
 func asksRelay(key, value string) (what string, forAll bool) {
 	value = strings.ToLower(strings.TrimSpace(value))
 	switch is := func(of string) bool { return key == of || strings.HasPrefix(key, of+".") }; {
@@ -215,8 +215,7 @@ func (s *Service) PortRanges() []PortRange {
 	return list
 }
 
-// checkPortRanges validates AnnotationPortRanges of a Service. A value that old has, too, is only
-// checked if the ports have changed.
+// checkPortRanges validates AnnotationPortRanges of a Service. A value that the old Service has, too, is only checked if the ports have changed.
 func checkPortRanges(s, old *Service) Errors {
 	var before *ObjectMeta
 	if old != nil && slices.EqualFunc(s.Spec.Ports, old.Spec.Ports, func(a, b ServicePort) bool { return a.Name == b.Name && a.Protocol == b.Protocol }) {

@@ -79,7 +79,7 @@ type Resource struct {
 	Verbs []string
 }
 
-// APIVersion returns group and version, as "v1" or "discovery.k8s.io/v1".
+// APIVersion returns group and version, such as "discovery.k8s.io/v1", or the version alone for the core group ("v1").
 func (r *Resource) APIVersion() string {
 	if r.Group == "" {
 		return r.Version
@@ -87,7 +87,7 @@ func (r *Resource) APIVersion() string {
 	return r.Group + "/" + r.Version
 }
 
-// Stored reports whether objects of the kind are stored or computed. It is false for reviews, which are only requests.
+// Stored reports whether objects of the kind can be read, because they are stored or computed. It is false for reviews, which are only requests.
 func (r *Resource) Stored() bool { return slices.Contains(r.Verbs, "get") }
 
 // A Strategy has all properties in which kinds differ, as the strategies of Kubernetes' registry do. A
@@ -200,7 +200,7 @@ func (s *Strategy) SameSpec(a, b Object) bool {
 	return true
 }
 
-// CopyStatus copies the status of from to to. It reports whether the kind has a status.
+// CopyStatus sets the status of one object (to) to that of another (from). It reports whether the kind has a status, and does nothing if not.
 func (s *Strategy) CopyStatus(to, from Object) bool {
 	if s.HasStatus {
 		copyField(to, from, "Status")
@@ -214,8 +214,8 @@ func copyField(to, from Object, name string) {
 	unshare(field)
 }
 
-// KeepOwned restores the fields of o that a write of the object itself must not change, usually the status, from before: the stored
-// version, nil when the object is created.
+// KeepOwned restores the fields of o that a write of the object itself must not change, usually the status, from the stored version, before. When the
+// object is created, before is nil. The fields then get the values of a new object of the kind, unless the kind has StatusOnCreate.
 func (s *Strategy) KeepOwned(o, before Object) {
 	if before == nil && s.StatusOnCreate {
 		return
@@ -227,7 +227,7 @@ func (s *Strategy) KeepOwned(o, before Object) {
 	}
 }
 
-// Kinds of Kubernetes that manifests cannot have, except for Secret.
+// The kinds of Kubernetes that only the API has, and Secret, which manifests may have, too.
 const (
 	KindNamespace               = "Namespace"
 	KindNode                    = "Node"

@@ -39,9 +39,8 @@ func Validate(o Object, opts Options) Errors {
 	return append(validateName(o.GetMeta(), s.Namespaced, nameProblems), validateContent(o, nil)...)
 }
 
-// ValidateUpdate returns all errors of replacing old by an updated object. It does not check the
-// form of values that old has already, so that objects accepted earlier can be updated: the name,
-// which cannot change, and addresses and prefixes in forms that are no longer accepted.
+// ValidateUpdate returns all errors of replacing old by an updated object. It does not check the name, which cannot change. It accepts addresses and
+// prefixes that old already has, even in forms that are no longer valid, so that objects accepted earlier can be updated.
 func ValidateUpdate(updated, old Object, opts Options) Errors {
 	if updated.GetTypeMeta().Kind != old.GetTypeMeta().Kind {
 		return Join(invalid(root("kind"), updated.GetTypeMeta().Kind, immutableText), Validate(updated, opts))
@@ -248,7 +247,7 @@ const (
 	ProtocolSCTP = "SCTP"
 )
 
-// The values of ServiceSpec.IPFamilies and EndpointSlice.AddressType; FQDN is only of the latter.
+// The values of ServiceSpec.IPFamilies and EndpointSlice.AddressType. Only an AddressType can be FQDN.
 const (
 	IPv4 = "IPv4"
 	IPv6 = "IPv6"

@@ -116,8 +116,8 @@ func sourceRangeWarnings(s *Service) []string {
 	return warnings
 }
 
-// ipWarnings is GetWarningsForIP of apimachinery: a warning that gives the canonical
-// form of an address. For a text that is no address it returns none.
+// ipWarnings returns a warning if an address is not in canonical form, as GetWarningsForIP of apimachinery does. The warning contains the canonical
+// form. For a text that is no address it returns none.
 func ipWarnings(p path, value string) []string {
 	if addr, err := netip.ParseAddr(value); err == nil && addr.Is4() {
 		return nil

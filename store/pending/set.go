@@ -141,8 +141,8 @@ func (s *Set) AddEnd(head *Head, revision uint64, out *engine.Transaction) error
 	return s.With(head).AddHead(revision, out)
 }
 
-// Follow returns the set as it is after a commit of another machine, or after loading. It returns s itself if f has no change of the set. headed
-// reports whether f has a head for it.
+// Follow returns the set as it is after f, a commit of another machine or the content loaded at a start. If f does not change the set, next is s
+// itself. headed reports whether f contains a head of the set.
 func (s *Set) Follow(f *engine.Followed) (next *Set, headed bool, err error) {
 	ours := func(key string) bool { return strings.HasPrefix(key, s.Kind.Prefix()) }
 	if !slices.ContainsFunc(f.Deletes, ours) && !slices.ContainsFunc(f.Puts, func(p engine.Pair) bool { return ours(p.Key) }) {
@@ -390,7 +390,7 @@ type LocalEnd struct {
 // EndKey returns the engine key of the LocalEnd of a kind.
 func (k Kind) EndKey() string { return "ends/" + k.String() }
 
-// EndID returns an identifier of the time Ends. In a staged set it differs for each Turn, as each phase has its own end.
+// EndID returns an identifier of the end time in Ends. For a staged set it includes Turn, because each phase has an end of its own.
 func (h *Head) EndID() string {
 	if h.Turn > 0 {
 		return fmt.Sprint(h.ID, "/", h.Turn)
@@ -399,7 +399,8 @@ func (h *Head) EndID() string {
 }
 
 var (
-	// ErrFilesHeld means that files are held since a trial of them was undone, and have to be confirmed or changed first.
+	// ErrFilesHeld means that files still have changes whose trial was undone. Such files are held: their changes are not in force until they are
+	// confirmed.
 	ErrFilesHeld = errors.New("changes of files were not confirmed and are held: undo them in the files, try them once more with `svcctl confirm --start 5m`, or take them with `svcctl confirm`")
 	// ErrFilesShared means that a trial cannot include files, because the box belongs to a fleet.
 	ErrFilesShared = errors.New("in a fleet files are not tried: one box reads them for all; undo their changes where they are written; " +

@@ -122,7 +122,7 @@ func (r *reader) raw() (text []byte, ok bool) {
 	return nil, false
 }
 
-// text reads a string, which shares memory with an equal one that was read recently. It takes the place of another one with the same hash index.
+// text reads a string. If the string last read with the same hash index is equal, the result shares its memory; otherwise the new string replaces it.
 func (r *reader) text() (string, bool) {
 	raw, ok := r.raw()
 	if !ok || len(raw) == 0 {

@@ -29,8 +29,8 @@ type name struct{ group, version, kind string }
 
 func nameOf(k kind.Kind) name { return name{k.Group, k.Version, k.Name} }
 
-// structure is the key of a Type in plan: the Go type and what else distinguishes Types made from it, the prefix of OpenAPI names (of an API group),
-// and whether unknown fields are dropped silently.
+// structure is the key of a Type in plan. of is the Go type. home is the prefix of OpenAPI names, which depends on the API group. open is set if
+// unknown fields are dropped silently.
 type structure struct {
 	of   reflect.Type
 	home string
@@ -326,7 +326,8 @@ var ignored = map[string][]string{
 	"ResourceAttributes": {"fieldSelector", "labelSelector"},
 }
 
-// renamed maps Go names of structures, if two API groups have a structure of the same name, to the names in the API.
+// renamed maps the Go names of structures to their names in the API, where these differ. Most differ because two API groups have a structure of the
+// same name.
 var renamed = map[string]string{
 	"EventView": "Event", "ParentRef": "ParentReference", "RouteHeader": "HTTPHeader", "CAReference": "ObjectReference", "GatewayAddress": "GatewaySpecAddress",
 }

@@ -26,8 +26,8 @@ func text(numbers ...protowire.Number) field               { return field{number
 func message(of string, numbers ...protowire.Number) field { return field{numbers, of} }
 
 // gnostic maps each message of OpenAPI v2, and each JSON key in it, to its protobuf field (github.com/google/gnostic-models,
-// openapiv2/OpenAPIv2.proto). A parameter is found by its "in". "*" stands for all other keys; such an entry is encoded as a message that holds the
-// key and the value.
+// openapiv2/OpenAPIv2.proto). For a parameter, the key is the value of its "in", such as "query". "*" stands for all other keys; such an entry is
+// encoded as a message that holds the key and the value.
 var gnostic = sync.OnceValue(func() map[string]map[string]field {
 	return map[string]map[string]field{
 		"document":    {"swagger": text(1), "info": message("info", 2), "paths": message("paths", 8), "definitions": message("definitions", 9)},
@@ -123,7 +123,7 @@ func (f field) append(b []byte, value any) []byte {
 	return appendBytes(b, f.numbers[0], f.content(value))
 }
 
-// content returns the encoded value, inside of the nested one-field messages around it.
+// content returns the encoded value, wrapped in one nested message for each of f.numbers[1:].
 func (f field) content(value any) []byte {
 	var b []byte
 	switch f.of {

@@ -82,7 +82,7 @@ func (p part) write(b *strings.Builder) {
 	}
 }
 
-// A part of a path is a step, and the type of the structure, map or list in which it is a step.
+// A part is one step of a path, with the type of the structure, map or list that contains its key or index.
 type part struct {
 	step
 	in *Type
@@ -124,8 +124,8 @@ func (p *pruner) mismatch(what string, t *Type) error {
 	return &TypeError{p.path(), fmt.Sprintf("json: cannot unmarshal %s into Go struct field %s.%s of type %s", what, of, dotted, t.goName())}
 }
 
-// noText returns the error for a value in a map of strings that is not a string, with the text that manifest files get. Values of a Secret are not
-// shown.
+// noText returns the error for a value in a map of strings that is not a string. Its text is the same as for manifest files. Values of a Secret are
+// not shown.
 func (p *pruner) noText(v any) error {
 	got, quoted := "the "+describe(v), ""
 	if in := p.place[0].key; in != "data" && in != "stringData" {
@@ -137,7 +137,7 @@ func (p *pruner) noText(v any) error {
 	return &TypeError{p.path(), fmt.Sprintf("%s: expected a text, got %s; quote it%s", p.path(), got, quoted)}
 }
 
-// value prunes a value and returns it in the form of its type.
+// value prunes a value of type t, and returns it. It returns what null stands for if the value is null.
 func (p *pruner) value(v any, t *Type) (any, error) {
 	switch t.Form {
 	case Structure:

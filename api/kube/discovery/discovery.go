@@ -60,7 +60,7 @@ type Resource struct {
 	Categories   []string `json:"categories,omitempty"`
 }
 
-// status is the only subresource of kinds.
+// status is the name of the only subresource that kinds have.
 const status = "status"
 
 // Versions returns the versions of the core group, with an address for all clients.

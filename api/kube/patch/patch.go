@@ -520,8 +520,8 @@ func checkOrder(patch, wanted []any, mergeKey string) {
 	}
 }
 
-// order sorts a merged list. Items in wanted keep the order of wanted, all others the order that they had in before. When it merges both sequences,
-// one of the others goes first if it preceded the next wanted item in before.
+// order sorts a merged list. The items in wanted get the order of wanted. All others keep the order of before; items that are in neither come last.
+// The two sequences are then merged: the next of the others precedes the next item of wanted if it did so in before.
 func order(merged, wanted, before []any, mergeKey string) []any {
 	rank, old := places(wanted, mergeKey), places(before, mergeKey)
 	type entry struct {

@@ -387,9 +387,8 @@ const (
 	FieldNodePort = "svcctl.io/nodePort"
 )
 
-// selectable are the fields besides name and namespace that objects can be selected by. A
-// kind with an entry has another error text than one without (the conversions of field
-// labels in pkg/apis of Kubernetes).
+// selectable has the fields, in addition to name and namespace, by which objects of a kind can be selected. As in Kubernetes (the conversions of
+// field labels in its pkg/apis), the error for any other field has a different text for kinds with an entry here.
 var selectable = map[string][]string{
 	"v1 Service":   {"spec.clusterIP", "spec.type", FieldAddress, FieldNodePort},
 	"v1 Pod":       {"spec.nodeName", "spec.hostNetwork", "status.phase", "status.podIP"},
@@ -408,7 +407,8 @@ var selectable = map[string][]string{
 	},
 }
 
-// known returns the field that a field label selects by, under the name of core/v1; an error if the kind cannot be selected by it.
+// known returns the name of the field that a field label selects by. Fields of events.k8s.io get the name that they have in core/v1. The error means
+// that objects of the kind cannot be selected by that label.
 func known(k kind.Kind, label string) (string, error) {
 	switch own, has := selectable[k.APIVersion()+" "+k.Name]; {
 	case label == FieldAddress && k.Name == object.KindEndpointSlice:

@@ -318,7 +318,8 @@ func endpointsText(o *object.Endpoints) string {
 	return listText(all, count)
 }
 
-// listText joins the first items of a list. If count, the length of the whole list, is greater, it adds the number of the remaining items.
+// listText joins the first items of a list, at most shown, with commas. count is the length of the whole list; if it is greater than shown, the
+// number of the other items follows.
 func listText(items []string, count int) string {
 	text := strings.Join(items[:min(len(items), shown)], ",")
 	if count > shown {

@@ -379,7 +379,7 @@ func (m *Machine) enter(p Phase, d Diagnostic, now time.Time) {
 	}
 }
 
-// SetAdmin takes the session down administratively (AdminDown), or lets it come up again.
+// SetAdmin(true) takes the session down administratively (AdminDown), SetAdmin(false) lets it come up again.
 func (m *Machine) SetAdmin(down bool, now time.Time) {
 	if m.admin == down {
 		return

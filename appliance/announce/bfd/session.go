@@ -209,8 +209,8 @@ func (s *Session) step(l *listener) (next time.Time) {
 	return s.advance(nil)
 }
 
-// advance calls first, unless it is nil, and then Advance of the machine, under the lock; it sends the packet that is due. It returns the
-// time of the next call.
+// advance calls first, unless it is nil, then advances the machine, both under the lock, and sends the packet that is due. It returns the time of the
+// next call.
 func (s *Session) advance(first func(now time.Time)) (next time.Time) {
 	s.mu.Lock()
 	now := time.Now()

@@ -178,7 +178,8 @@ func parseNotification(body []byte) *notification {
 	return &notification{code: body[0], subcode: body[1], data: body[2:], received: true}
 }
 
-// parseRefresh decodes the body of a ROUTE-REFRESH (RFC 2918): the family whose routes are to be sent again; neither, if it is invalid.
+// parseRefresh decodes the body of a ROUTE-REFRESH (RFC 2918), and reports which family's routes are to be sent again. Both results are false if the
+// body is invalid.
 func parseRefresh(body []byte) (ipv4, ipv6 bool) {
 	var m bgp.BGPRouteRefresh
 	if m.DecodeFromBytes(body) != nil || m.SAFI != bgp.SAFI_UNICAST || m.Demarcation != 0 {

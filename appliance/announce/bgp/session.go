@@ -72,8 +72,8 @@ func (s *Speaker) session(l link) *session {
 	}
 }
 
-// run runs the session until it ends, and returns the reason. Until the session is established it also ends when connecting is done: after the end
-// of ctx, or Leave.
+// run runs the session until it ends, and returns the reason. If the context connecting is done before the session is established, by the end of ctx
+// or by Leave, run closes the connection and returns errStopped.
 func (s *session) run(ctx, connecting context.Context) error {
 	hangUp := context.AfterFunc(connecting, func() { _ = s.link.Close() })
 	err := s.open()
@@ -249,8 +249,8 @@ func (s *session) patience(d time.Duration) {
 	_ = s.link.SetReadDeadline(until)
 }
 
-// expect reads one message of type kind and returns its body. Another type is an error with a Finite State Machine Error of the given
-// subcode.
+// expect reads one message of type kind and returns its body. If a NOTIFICATION arrives instead, that is the error. For any other type the error is a
+// Finite State Machine Error with the given subcode.
 func (s *session) expect(kind, subcode uint8) ([]byte, error) {
 	h, body, err := s.next()
 	if err != nil {

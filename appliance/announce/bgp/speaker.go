@@ -178,7 +178,8 @@ func (s *Speaker) change(do func(*rib)) {
 	task.Wake(s.wake)
 }
 
-// changes returns the routes to send, and marks them as sent: all routes, or only those that changed since the last call.
+// changes(true) returns all routes to announce. changes(false) returns the routes that changed since the last call; a nil value is a withdrawal. Both
+// mark the routes as sent.
 func (s *Speaker) changes(all bool) map[netip.Prefix]*Attributes {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -28,7 +28,7 @@ const (
 	contested = 3 * time.Second
 	// undisputed is the time without a claim by another host after which the next claim begins a new contest.
 	undisputed = 2 * repeat
-	// unanswered is the time without a claim after which a contest is over: three probes got no reply.
+	// unanswered is the time without a claim after which a contest is over. It is long enough for three probes without a reply.
 	unanswered = 3*reprobe + reprobe/2
 )
 
@@ -64,8 +64,8 @@ type Status struct {
 // Counters counts replies sent, announcements sent and conflicts.
 type Counters struct{ Answers, Announcements, Conflicts uint64 }
 
-// machine is the state machine of all addresses on one interface. Methods return the frames to send, and depend on nothing but their
-// arguments and random. It has no clock: calls pass the time.
+// machine is the state machine of all addresses on one interface. Its methods return the frames to send. It reads no clock: calls pass the time. All
+// randomness comes from the function random.
 type machine struct {
 	own     MAC
 	mine    map[MAC]bool // the MAC addresses of this box: their frames are no conflict
@@ -125,7 +125,8 @@ func (m *machine) remove(a netip.Addr) {
 	}
 }
 
-// refresh announces all announced addresses again, for example after the link came up, and probes those in conflict.
+// refresh announces all announced addresses again, for example after the link came up, and probes those in conflict. In an election it leaves out
+// contested addresses, and announces each of the others at intervals of at least `defense`.
 func (m *machine) refresh(now time.Time) {
 	for _, e := range m.entries {
 		switch e.State {
@@ -150,8 +151,8 @@ func (m *machine) refresh(now time.Time) {
 	}
 }
 
-// setPassive leaves all addresses to another box, or takes them over. The first call sets elected: from then on an election decides which
-// box answers, rather than which host was first.
+// setPassive leaves all addresses to another box if passive is set, and takes them over otherwise. The first call sets elected: from then on an
+// election decides which box answers, rather than which host was first.
 func (m *machine) setPassive(now time.Time, passive bool) {
 	m.elected = true
 	if m.passive == passive {
@@ -197,8 +198,8 @@ func (m *machine) endContest(e *entry) {
 	}
 }
 
-// contest records a claim by another host to an address that this box answers for by election. If claims continue for the time contested,
-// it sets Status.Contested.
+// contest records a claim by another host to an address that this box answers for by election. It sets Status.Contested when such claims have
+// continued for the time `contested`.
 func (m *machine) contest(now time.Time, e *entry, rival MAC) {
 	if now.Sub(e.heard) >= undisputed {
 		e.claimed = now
@@ -233,7 +234,7 @@ func (m *machine) probe(now time.Time, e *entry) {
 	m.at(e, now)
 }
 
-// yield leaves an address to another host (state Conflict), and schedules new probes after the duration later.
+// yield leaves an address to another host (state Conflict), and schedules new probes. `later` is the delay before the first one.
 func (m *machine) yield(now time.Time, e *entry, rival MAC, later time.Duration) {
 	if e.State != Conflict || e.Rival != rival {
 		m.changed[e.Addr] = struct{}{}

@@ -34,9 +34,9 @@ type Port struct {
 	groups *groups
 }
 
-// Open opens an interface in the calling thread's network namespace. Frames about addresses outside of the prefixes are ignored. changed is
-// called after the state of an address changed, and must not block. may reports whether frames may be sent; nil means always. It is called
-// before frames are sent, unless the port is passive.
+// Open opens an interface in the calling thread's network namespace. Frames about addresses outside of the prefixes are ignored. The function
+// `changed` is called after the state of an address changed, and must not block. The function `may` reports whether frames may be sent; nil means
+// always. It is called before frames are sent, unless the port is passive.
 func Open(ifi *net.Interface, prefixes []netip.Prefix, log *slog.Logger, changed func(), may func() bool) (*Port, error) {
 	if len(ifi.HardwareAddr) != len(MAC{}) {
 		return nil, fmt.Errorf("interface %s is no Ethernet: it has no address of 6 bytes", ifi.Name)
@@ -198,7 +198,7 @@ func (p *Port) Remove(a netip.Addr) {
 	})
 }
 
-// Refresh announces all addresses again, for example after the link came up.
+// Refresh announces the announced addresses again, for example after the link came up, and probes those in conflict.
 func (p *Port) Refresh() {
 	p.do(func(now time.Time) [][]byte { p.m.refresh(now); return nil })
 }
@@ -344,8 +344,8 @@ const snapLen = 2048
 // condition compares the 32-bit word at an offset of a frame, under a mask, with a value.
 type condition struct{ offset, mask, value uint32 }
 
-// filter returns a classic BPF program (bpf(7)) that passes the ARP packets, or with v6 the neighbor solicitations and advertisements,
-// about addresses in the prefixes.
+// filter returns a classic BPF program (bpf(7)) that passes packets about addresses in the prefixes: ARP packets or, if v6 is set, neighbor
+// solicitations and advertisements.
 func filter(prefixes []netip.Prefix, v6 bool) ([]bpf.RawInstruction, error) {
 	var of []netip.Prefix
 	for _, p := range prefixes {

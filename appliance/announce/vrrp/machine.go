@@ -123,7 +123,7 @@ func (m *Machine) become(now time.Time, s State) {
 	}
 }
 
-// SetPriority sets the priority to the configured one, or to 1 while the box is unwell and others should take over.
+// SetPriority(true) sets the priority to 1, so that any other box takes over. SetPriority(false) restores the configured priority.
 func (m *Machine) SetPriority(unhealthy bool) {
 	m.priority = m.cfg.Priority
 	if unhealthy {
@@ -212,7 +212,8 @@ func (m *Machine) Receive(now time.Time, a *Advert, own netip.Addr) (adverts []u
 	return nil, false
 }
 
-// hold processes an advert in state Backup. An advert of an active box postpones the takeover.
+// hold processes an advert in state Backup. Priority 0 means that the sender stops: this box then becomes active after Skew_Time, unless another box
+// does. An advert of a box that this box does not take over from postpones the takeover.
 func (m *Machine) hold(now time.Time, a *Advert) {
 	switch {
 	case a.Priority == 0:
@@ -335,8 +336,8 @@ func Parse(source, destination netip.Addr, b []byte) (a Advert, err error) {
 	return a, nil
 }
 
-// Checksum returns the checksum of RFC 9568, section 5.2.8. The pseudo-header is included if the addresses are valid; without it this is
-// the checksum of IPv4 headers (RFC 1071), too. b has an even length.
+// Checksum returns the checksum of the VRRP packet b (RFC 9568, section 5.2.8), which must have an even length. If the addresses are invalid, it
+// leaves out the pseudo-header. The result is then the checksum of RFC 1071, as in IPv4 headers.
 func Checksum(source, destination netip.Addr, b []byte) uint16 {
 	var sum uint32
 	add := func(b []byte) {

@@ -22,7 +22,8 @@ import (
 const (
 	// wait is the longest time for which the agent is asked to hold a blocking query without a change. The agent adds up to a sixteenth of it.
 	wait = time.Minute
-	// pace is the least time between two answers to one question. sharedPace is the same for questions without a blocking query of their own.
+	// pace is the least time between two answers to the same question. sharedPace takes its place for questions without a blocking query of their
+	// own.
 	pace, sharedPace = 100 * time.Millisecond, time.Second
 	// polls is the largest number of questions with a blocking query of their own at a time, conns the largest number of connections to the agent.
 	polls, conns = 128, 160
@@ -82,7 +83,7 @@ func New(c provider.Config) (provider.Provider, error) {
 	return p, nil
 }
 
-// Follow implements provider.Provider. It uses a blocking query for the question if one of the polls is free, else the shared ones.
+// Follow implements provider.Provider. It uses a blocking query for the question if fewer than `polls` of them run, otherwise the shared ones.
 func (p *Provider) Follow(ctx context.Context, q provider.Question, take func(provider.Answer)) error {
 	params, err := q.Only([]string{"dc", "namespace", "partition"}, "tag")
 	if err != nil {
@@ -137,7 +138,8 @@ type poll struct {
 	header http.Header
 }
 
-// next waits for the next response, decodes it into the variable into, and reports whether it may differ from the previous response.
+// next waits for the next response and decodes it into the variable that `into` points to. changed reports whether the response may differ from the
+// previous one.
 func (p *poll) next(ctx context.Context, into any) (changed bool, err error) {
 	query := maps.Clone(p.query)
 	held := time.Duration(0)

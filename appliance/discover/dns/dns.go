@@ -23,7 +23,7 @@ import (
 const (
 	// resolvConf is the file with the resolvers to ask when --from has no URL.
 	resolvConf = "/etc/resolv.conf"
-	// timeout is the longest wait for one resolver. All resolvers are asked tries times.
+	// timeout is the longest wait for one resolver. tries is the largest number of times that each resolver is asked.
 	timeout, tries = 5 * time.Second, 2
 	// least and most bound the time after which a name is looked up again, which is the TTL of the answer. After an empty answer it is at most
 	// emptyMost.

@@ -148,7 +148,7 @@ func (c *listed) name() string {
 	return c.ID
 }
 
-// list returns the running containers with some labels as an answer.
+// list returns an answer with the endpoints in all running and paused containers that have the given labels.
 func (p *Provider) list(ctx context.Context, q provider.Question, labels provider.Selector) (provider.Answer, error) {
 	answer := provider.Answer{Proved: true}
 	var all []listed
@@ -201,8 +201,8 @@ type address struct {
 }
 
 // addresses returns the addresses of a container in the network that the parameter "network" names, or else in its only network. For a container in
-// the host's network it returns the host's address. With the parameter "published" it returns the host's addresses and ports at which port is
-// published.
+// the host's network it returns the host's address. With the parameter "published" it returns the host's addresses and ports that lead to the given
+// port of the container.
 func (p *Provider) addresses(c *listed, params url.Values, port uint16) (all []address, err error) {
 	if params.Has("published") {
 		for _, published := range c.Ports {
@@ -247,8 +247,8 @@ func (p *Provider) addresses(c *listed, params url.Values, port uint16) (all []a
 	return all, nil
 }
 
-// hostAddress returns the address of the daemon's host: given, if it is not empty, else the address in the daemon's URL, else the source address of
-// this host's default route.
+// hostAddress returns the address of the daemon's host. This is the argument if it is not empty, else the address in the daemon's URL, else the
+// source address of this host's default route.
 func (p *Provider) hostAddress(given string) (string, error) {
 	if given = cmp.Or(given, p.host); given != "" {
 		if _, err := netip.ParseAddr(given); err != nil {
@@ -277,7 +277,7 @@ func (p *Provider) ended(id string) bool {
 	return p.containers[id].ended
 }
 
-// event is an event of /events.
+// event is an element of the response of /events.
 type event struct {
 	Type, Action string
 	Actor        struct {

@@ -307,7 +307,7 @@ func (l *Ledger) take(now time.Time, c *claim, passed time.Duration, proved bool
 	}
 }
 
-// let sets the endpoints in force of a claim to present, plus those that are missing in answers for less than limit.
+// let sets the endpoints in force of a claim to those in present, plus those that have been missing in answers for less than limit.
 func (l *Ledger) let(c *claim, present []provider.Endpoint, limit time.Duration) {
 	for i := range c.inForce {
 		at := placeOf(&c.inForce[i])
@@ -337,8 +337,8 @@ func (s *service) isBare() bool {
 	return !slices.ContainsFunc(s.claims, func(c *claim) bool { return len(c.inForce) > 0 })
 }
 
-// mark updates the time since which all claims of the Service of a claim have empty answers. If too many Services become empty at the same time, it
-// holds them: their endpoints stay in force, as the loss looks like an accident.
+// mark updates the time since which all claims of a Service have empty answers, after a change of the claim `of`. If too many Services become empty
+// at the same time, the loss looks like an accident. mark then holds these Services: their endpoints stay in force.
 func (l *Ledger) mark(now time.Time, of *claim) {
 	s, g := of.service, l.groups[of.key.Provider]
 	was := s.emptied
@@ -532,7 +532,7 @@ func compareAsked(a, b Asked) int {
 	return cmp.Or(cmp.Compare(a.Provider, b.Provider), cmp.Compare(a.Question.Name, b.Question.Name), cmp.Compare(a.Question.Params, b.Question.Params), cmp.Compare(a.Question.Port, b.Question.Port))
 }
 
-// withPorts returns a copy of the endpoints in which port replaces a missing port.
+// withPorts returns a copy of the endpoints. Those without a port get the given one.
 func withPorts(list []provider.Endpoint, port uint16) []provider.Endpoint {
 	list = slices.Clone(list)
 	for i := range list {

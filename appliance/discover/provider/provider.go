@@ -10,8 +10,8 @@ import (
 )
 
 // Provider returns the endpoints for questions. A package that implements it has a function New(Config) (Provider, error), which makes no connection.
-// New returns errors that no later attempt can fix (a malformed URL, an unreadable certificate). Follow returns the others, such as that the server
-// cannot be reached.
+// New returns errors that no later attempt can fix (a malformed URL, an unreadable certificate). Follow returns all other errors, for example if the
+// server cannot be reached.
 type Provider interface {
 	// Follow calls take with the complete answer to a question, first at once and then whenever it changed (an answer that is equal
 	// to the previous one may be repeated), until ctx is done or it fails.
@@ -37,8 +37,8 @@ type Config struct {
 	Node string
 }
 
-// Question is one word of the annotation svcctl.io/endpoints-from, without the provider and without the parameter hold, which all providers have.
-// Equal questions of several Services are asked once: the type is comparable.
+// Question is one word of the annotation svcctl.io/endpoints-from, without the provider and without the parameter hold, which all providers have. The
+// type is comparable, so that equal questions of several Services are asked once.
 type Question struct {
 	// Name is the part before "?": a name in DNS, the name of a service, label selectors ("app=web").
 	Name string

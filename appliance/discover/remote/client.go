@@ -71,7 +71,8 @@ func HashiCorp(env map[string]string, prefix, token, header string) Server {
 	return s
 }
 
-// Bool returns the boolean value of a variable in env, or otherwise if it is not set. It returns an error for any other value.
+// Bool returns the boolean value of a variable in env. `otherwise` is the value of a variable that is unset or empty. Text that strconv.ParseBool
+// does not accept is an error.
 func Bool(env map[string]string, name string, otherwise bool) (bool, error) {
 	if env[name] == "" {
 		return otherwise, nil
@@ -180,8 +181,8 @@ type StatusError struct {
 
 func (e *StatusError) Error() string { return e.text }
 
-// Get sends a GET request for path, which must be escaped. more has further headers as alternating names and values. A status other than 200 and
-// codes is a *StatusError. The caller must close the body.
+// Get sends a GET request for path, which must be escaped. more holds further headers as alternating names and values. A response with a status other
+// than 200 and those in codes is returned as a *StatusError. The caller must close the body.
 func (c *Client) Get(ctx context.Context, path string, query url.Values, more []string, codes ...int) (*http.Response, error) {
 	if err := c.pause(ctx); err != nil {
 		return nil, err
@@ -379,7 +380,7 @@ type follower struct {
 	wake     chan struct{} // capacity 1
 }
 
-// Ready is called by a stream when it is set up: no event is missed from then on.
+// Ready is called by a stream once it is set up. The stream must miss no event from then on.
 func (e *Events) Ready() { e.opened.Do(func() { close(e.ready) }) }
 
 // Wake causes the questions for which concerns returns true to be asked again.

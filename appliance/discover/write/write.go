@@ -57,8 +57,8 @@ func compareGroups(a, b group) int {
 	return cmp.Or(cmp.Compare(a.Family, b.Family), cmp.Compare(a.Number, b.Number), cmp.Compare(a.Weight, b.Weight), cmp.Compare(a.Priority, b.Priority))
 }
 
-// Arrange returns the slices of a claim that must be written so that the slices hold the endpoints in want: changed ones, new ones, and
-// ones to empty. stored has the present slices; endpoints stay in their slice where possible.
+// Arrange returns the slices of a claim that must be written so that the slices hold the endpoints in want: changed slices, new slices, and all
+// slices without endpoints. stored holds the present slices. An endpoint stays in its slice where possible.
 func Arrange(of Claim, want []provider.Endpoint, stored []*Slice) (changed []*Slice) {
 	waiting := map[group]map[string]provider.Endpoint{} // by address
 	var order []group

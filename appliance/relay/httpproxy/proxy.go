@@ -196,8 +196,8 @@ func (p *Proxy) awaitFirst(ctx context.Context, server *http.Server) {
 	}
 }
 
-// Serve serves the client of a connection until that is closed, and closes it. When ctx is done, requests that wait for an endpoint are canceled. The
-// caller must cancel ctx when the client is gone, since net/http does not notice this for a client that has sent more than one request.
+// Serve serves the requests of a client until its connection has ended, and closes conn. When ctx is done, requests that wait for an endpoint are
+// canceled. The caller must cancel ctx when the client is gone, since net/http does not notice this for a client that has sent more than one request.
 func (p *Proxy) Serve(ctx context.Context, conn net.Conn, c Client) {
 	ctx, end := context.WithCancel(ctx)
 	defer end()

@@ -88,8 +88,8 @@ func (kept *keptPair) load(secret string, data map[string][]byte) {
 	kept.newest = newest
 }
 
-// choose selects the certificate to use: the newest one, unless there is none, or it is not valid now while the one in use has not expired. Its
-// results are those of Keeper.Pair.
+// choose selects the certificate to use. It keeps the one in use if the Secret's present version has no usable one, or if the Secret's certificate is
+// not valid now while the one in use has not expired. Otherwise it selects the Secret's certificate. Its results are those of Keeper.Pair.
 func (kept *keptPair) choose(now time.Time) (p *Pair, wrong, soon string) {
 	staying := ""
 	if kept.good != nil && now.Before(kept.good.Leaf().NotAfter) {
@@ -193,8 +193,8 @@ func (k *Keeper) Pairs() (list []*Pair) {
 	return list
 }
 
-// Due returns the earliest time later than after at which a result of Pair changes without a change of the Secret, because a certificate becomes
-// valid or expires (soon). secrets are the affected Secrets. ok is false if there is no such time.
+// Due returns the first time after the given one at which a result of Pair changes without a change of the Secret, because a certificate becomes
+// valid, is about to expire (warnBefore) or expires. secrets are the affected Secrets. ok is false if there is no such time.
 func (k *Keeper) Due(after time.Time) (at time.Time, secrets []string, ok bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -93,8 +93,8 @@ func runDoctor(ctx context.Context, env *cli.Env, v *cli.Verb, _ []string) error
 	return nil
 }
 
-// twoLooks returns the Services that refuse the most packets per second. This rate needs two scans at most longest apart, so twoLooks repeats the
-// request until there are two.
+// twoLooks returns the Services that refuse the most packets per second. The rates are current only if the last two scans were no further apart than
+// longest, so twoLooks repeats the request until they were.
 func twoLooks(ctx context.Context, c *client.Client) (*wire.Traffic, error) {
 	for {
 		seen, err := client.Call(ctx, c, wire.GetTraffic, wire.TrafficQuery{Sort: "refused", Limit: 3})

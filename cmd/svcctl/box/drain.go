@@ -106,8 +106,8 @@ func askToDrain(ctx context.Context, env *cli.Env, v *cli.Verb, c *client.Client
 }
 
 // announcedAlone returns addresses that this box announces. alone are those that no other box can take over: a network segment without an election
-// has only one announcer. For unknown, this box cannot determine that: backups of an election do not send (RFC 9568), and only routers have the
-// routes of other boxes.
+// has only one announcer. unknown are those for which this box cannot determine whether another box can take over: backups of an election do not send
+// (RFC 9568), and only routers have the routes of other boxes.
 func announcedAlone(all *wire.Announcements) (alone, unknown []string) {
 	for i := range all.Items {
 		item := &all.Items[i]
@@ -176,8 +176,8 @@ func awaitSilence(ctx context.Context, env *cli.Env, c *client.Client) (open int
 	}
 }
 
-// stillAnnounced returns the reason why the drain is not complete, such as an address that is still announced; "" if there is none. It adds all
-// addresses of all to vips.
+// stillAnnounced returns the reason why the drain is not complete, such as an address that is still announced; "" if there is none. It adds each
+// address in all.Items to vips.
 func stillAnnounced(all *wire.Announcements, vips map[netip.Addr]bool) (why string) {
 	if !all.Drained {
 		why = "serve has not learned of it yet"
@@ -207,8 +207,9 @@ func stillActive(active, unlisted int) string {
 	return ""
 }
 
-// activeConnections counts the open connections to vips, and those of them that had a packet between two readings: the
-// kernel resets the timeout of a conntrack entry with each packet. If before is nil, all count as active.
+// activeConnections returns the number of open connections to the addresses in vips, and how many of them are active. A connection is active if it
+// had a packet between the readings before and now, which resets the timeout of its conntrack entry, or is not in before. If before is nil, all are
+// active.
 func activeConnections(before, now *wire.Connections, vips map[netip.Addr]bool) (active, open int) {
 	last := map[uint32]int{}
 	if before != nil {

@@ -192,7 +192,7 @@ func newApplying(env *cli.Env, v *cli.Verb, args []string) (a *applying, wait pa
 	return a, wait, err
 }
 
-// pruning reads the options --selector and --prune. It prepares a to record the objects in the files, so that others can be pruned.
+// pruning reads the options --selector and --prune. With --prune it makes the run record the objects in the files, so that others can be pruned.
 func (a *applying) pruning(v *cli.Verb) (err error) {
 	if a.labels, err = selector.ParseLabels(v.Option("selector").Text()); err != nil {
 		return cli.Usagef("-l: %v", err)

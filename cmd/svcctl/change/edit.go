@@ -235,7 +235,7 @@ func (e *editing) read(content []byte) (o client.Object, why string) {
 	return o, ""
 }
 
-// mergePatch returns the JSON merge patch (RFC 7386) that turns from into to.
+// mergePatch returns the JSON merge patch (RFC 7386) that changes the object from to the object to.
 func mergePatch(from, to map[string]any) map[string]any {
 	patch := map[string]any{}
 	for key, value := range to {

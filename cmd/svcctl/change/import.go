@@ -105,7 +105,7 @@ func runImport(ctx context.Context, env *cli.Env, v *cli.Verb, args []string) er
 	return env.Print(manifests)
 }
 
-// namesIn returns the host names in an import error whose addresses must be looked up.
+// namesIn returns the host names for which an import failed because it had no address for them, without duplicates.
 func namesIn(err error) (names []string) {
 	for _, err := range cli.Flatten(err) {
 		if at, is := errors.AsType[*convert.Error](err); is && at.Name != "" && !slices.Contains(names, at.Name) {

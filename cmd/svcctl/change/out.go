@@ -18,8 +18,8 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// OutCandidates returns endpoint addresses of a Service for completion, without the given ones: those that can be taken out of load balancing or,
-// with back, those that have been taken out.
+// OutCandidates returns endpoint addresses of a Service for completion, without the ones in given. With back, they are the addresses that have been
+// taken out of load balancing, otherwise the addresses that have not.
 func OutCandidates(ctx context.Context, appliance *client.Client, t resource.Target, given []string, back bool) (all []string, err error) {
 	var svc object.Service
 	if err := appliance.Typed(ctx, t.Path(), &svc); err != nil {

@@ -212,8 +212,8 @@ func confirmRemovals(ctx context.Context, env *cli.Env, v *cli.Verb, c *client.C
 // pendingPatience is the maximum time to wait until the appliance has decided whether removals need a confirmation.
 const pendingPatience = 5 * time.Second
 
-// settledRemovals returns the status once the appliance has decided which removals need a confirmation, or after pendingPatience. For a very recent
-// removal this may still be undecided.
+// settledRemovals waits until the appliance has decided which removals need a confirmation, but at most pendingPatience, and returns the status. For
+// a very recent removal this may still be undecided.
 func settledRemovals(ctx context.Context, c *client.Client) (*wire.Status, error) {
 	ctx, cancel := context.WithTimeout(ctx, pendingPatience)
 	defer cancel()

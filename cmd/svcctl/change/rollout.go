@@ -196,8 +196,9 @@ func waitForBoxes(ctx context.Context, env *cli.Env, c *client.Client, revision 
 	}
 }
 
-// behindOf returns the boxes that have not programmed a revision, with their states (missing), and those among them that do not report (away). done
-// is set when all boxes that of selects have programmed it.
+// behindOf returns the boxes that have not programmed a revision, with their states (missing). of is a value of --wait: done reports whether all
+// boxes (waitAll), a majority (waitQuorum) or all boxes that report (waitPresent) have programmed it. With waitPresent, away has the names of the
+// missing boxes that do not report; otherwise it is nil.
 func behindOf(boxes []wire.FleetBox, revision uint64, of string) (missing, away []string, done bool) {
 	for i := range boxes {
 		switch b := &boxes[i]; {

@@ -11,8 +11,8 @@ import (
 	"svcctl.io/svcctl/cmd/svcctl/output"
 )
 
-// Verb is a command of svcctl. A name of several words, such as "announce drain", is that of a verb below another verb. The root, "svcctl", has all
-// verbs below it.
+// Verb is a command of svcctl. All verbs are below the root, "svcctl". A verb below another verb than the root has a name of several words, such as
+// "announce drain".
 type Verb struct {
 	Name     string
 	Summary  string // one line for the list of verbs
@@ -88,7 +88,7 @@ func (v *Verb) Describe(texts string) {
 	}
 }
 
-// Option returns the option with a name. It panics if the verb has none.
+// Option returns the option with the given name. It panics if the verb has none.
 func (v *Verb) Option(name string) *Option {
 	for _, o := range v.Options {
 		if o.Name == name {
@@ -233,7 +233,7 @@ func (v *Verb) List(name string) []string {
 
 const RootName = "svcctl"
 
-// groupWords is the group, and so the help heading, of verbs that are below another verb.
+// groupWords is the group, and so the help heading, of verbs below a verb other than the root.
 const groupWords = "Words"
 
 // Words sets the group of verbs that are below another verb, and returns them.
@@ -381,7 +381,7 @@ func (b *Bounds) Read(name, text string) (time.Duration, error) {
 
 // NormalizeArgs reorders a command line for package flag: the words of the verb, its flags as --name=value, then its arguments. On the command line,
 // flags can be before the verb, between its words and between arguments, and one-letter flags can be combined or joined with their value (-Aw,
-// -nshop), as in kubectl. Flags before the verb are those of common. Unknown words and flags are left as they are.
+// -nshop), as in kubectl. common has the flags that are allowed before the verb. Unknown words and flags are left as they are.
 func NormalizeArgs(root *Verb, common []*Option, args []string) []string {
 	v, flags, args := (&Verb{Options: common}).Descend(root, args)
 	if v == root {
@@ -412,8 +412,8 @@ func NormalizeArgs(root *Verb, common []*Option, args []string) []string {
 	return out
 }
 
-// Descend returns the verb below v that args select, the flags before and between its words, and the rest of args. These flags are the options of
-// common and of the verbs on the way.
+// Descend returns the verb below v that args select, the flags before and between its words, and the rest of args. Flags before the first word must
+// be options of common. Flags after a word must be options of the verb selected so far, or of a verb directly below it.
 func (common *Verb) Descend(v *Verb, args []string) (found *Verb, flags, rest []string) {
 	for rest = args; len(rest) > 0; {
 		if sub := v.Below(rest[0]); sub != nil {

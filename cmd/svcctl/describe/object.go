@@ -66,8 +66,8 @@ func (p *Page) secrets(data any) {
 	}
 }
 
-// tree writes a field and its content, indented by depth levels. t is the type of the field: it distinguishes field names from keys of a map. It is
-// nil if unknown.
+// tree writes a field and its content, indented by depth levels. t is the type of the field, which determines whether keys are field names or keys of
+// a map; nil if unknown.
 func (p *Page) tree(name string, value any, t *schema.Type, depth int) {
 	indent := strings.Repeat("  ", depth)
 	if isEmpty(value) {
@@ -143,7 +143,7 @@ func itemType(t *schema.Type) *schema.Type {
 	return t.Elem
 }
 
-// printableLines removes control characters from a text of several lines, but keeps the line breaks.
+// printableLines replaces control characters in a text of several lines, but keeps the line breaks.
 func printableLines(s string) string {
 	return strings.Join(object.Texts(strings.Split(s, "\n"), output.Printable), "\n")
 }
@@ -240,7 +240,7 @@ func (p *Page) Problems(ref object.Ref, status *wire.Status) {
 	}
 }
 
-// Events writes an object's Events, the rows of table.
+// Events writes an object's Events, one for each row of table.
 func (p *Page) Events(table *client.Table) {
 	if len(table.Rows) == 0 {
 		p.line("Events", "<none>")

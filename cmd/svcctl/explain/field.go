@@ -66,7 +66,7 @@ func noField(k kind.Kind, path []string, name string, inside *schema.Type) error
 	return fmt.Errorf("%s has no field %q: %s", where, name, output.DidYouMean("", name, names, "it has "+strings.Join(names, ", ")))
 }
 
-// structure returns the structure type that a field contains, itself or as the items of a list or map; nil for a scalar.
+// structure returns t if it is a structure, or the structure type of the items if t is a list or map, at any depth. It returns nil for a scalar.
 func structure(t *schema.Type) *schema.Type {
 	for t != nil && (t.Form == schema.List || t.Form == schema.Map) {
 		t = t.Elem
@@ -77,7 +77,7 @@ func structure(t *schema.Type) *schema.Type {
 	return t
 }
 
-// enum returns the allowed values of a field or of its items; nil if all are.
+// enum returns the allowed values of a field or of its items; nil if every value is allowed.
 func enum(t *schema.Type) []string {
 	if t.Elem != nil {
 		t = t.Elem
@@ -181,8 +181,8 @@ func Annotation(name string) (string, error) {
 	return page.String(), nil
 }
 
-// annotationsNamed returns the rows of the annotation with this key. If name has no domain, it returns those of all annotations with that name in any
-// domain.
+// annotationsNamed returns the row of the annotation with the key name. If name has no domain, it returns the rows of all annotations with that name
+// in any domain.
 func annotationsNamed(name string) (found []*annotation.Row) {
 	if strings.Contains(name, "/") {
 		if r := annotation.Find(name); r != nil {

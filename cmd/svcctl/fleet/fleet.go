@@ -103,7 +103,7 @@ func dataKeyOption() *cli.Option {
 	return o
 }
 
-// allObjects formats a number of objects of all kinds.
+// allObjects formats a number of objects: "3 objects (of all kinds)".
 func allObjects(n int) string { return output.Count(n, "object") + " (of all kinds)" }
 
 // fleetConfig returns the fleet configuration from the flags about the fleet and etcd.
@@ -145,7 +145,7 @@ func fleetUpgrade(ctx context.Context, env *cli.Env, v *cli.Verb, cfg fleet.Conf
 	return env.Print(fmt.Sprintf("Fleet %s has format %d now; it had %d. A box with an older version follows nothing more.\n", cfg.Fleet, to, from))
 }
 
-// fleetLeave decrypts the Secrets in a data directory, for a box that leaves its fleet. It needs the keys of the fleet, and no etcd.
+// fleetLeave decrypts the Secrets in a data directory, for a box that leaves its fleet. It needs the keys of the fleet, but not etcd.
 func fleetLeave(_ context.Context, env *cli.Env, v *cli.Verb, args []string) error {
 	if len(args) != 1 {
 		return cli.Usagef("fleet leave takes one directory")

@@ -94,7 +94,8 @@ func runExplain(ctx context.Context, env *cli.Env, v *cli.Verb, args []string) e
 // annotationsWord is the argument that makes explain print the table of annotations.
 const annotationsWord = "annotations"
 
-// parseQuestion parses ADDRESS, ADDRESS:PORT or :PORT, each with an optional /PROTOCOL. is reports whether text has one of these forms.
+// parseQuestion parses ADDRESS, ADDRESS:PORT or :PORT, each with an optional /PROTOCOL. It returns false, without an error, if text has none of these
+// forms.
 func parseQuestion(text string) (q diagnose.Question, is bool, err error) {
 	place, protocol, slash := strings.Cut(text, "/")
 	host, port := place, ""
@@ -367,8 +368,8 @@ func answering(all []*object.Service, q diagnose.Question) *object.Service {
 	return has
 }
 
-// served returns the Service that the kernel serves at an address and port, or first if it serves none. rivals are the other Services that request
-// the same address and port; the oldest request is granted.
+// served returns the Service in all that the kernel serves at the address and port of q. If fewer than two Services request them, or the kernel
+// serves none, it returns first. rivals are the other Services that request the same address and port; the oldest request is granted.
 func served(ctx context.Context, c *client.Client, all []*object.Service, first *object.Service, q diagnose.Question) (svc *object.Service, rivals []string, err error) {
 	var asking []*object.Service
 	for _, one := range all {

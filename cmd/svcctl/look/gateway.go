@@ -10,8 +10,8 @@ import (
 	"svcctl.io/svcctl/api/wire"
 )
 
-// paths returns the text of diagnose.Paths for the Gateways in a namespace. It returns "" if of has no name, or the caller is not allowed to list
-// EndpointSlices.
+// paths returns the text of diagnose.Paths for the Gateways in a namespace. of is the object, such as "Service/shop/web". paths returns "" if of has
+// no name, as in "Service/", or if the EndpointSlices cannot be listed.
 func paths(ctx context.Context, c *client.Client, namespace, of, port string) string {
 	if strings.HasSuffix(of, "/") {
 		return ""
@@ -20,7 +20,7 @@ func paths(ctx context.Context, c *client.Client, namespace, of, port string) st
 	return diagnose.Paths(list, of, port)
 }
 
-// addPaths adds lines about the Gateway listeners, routes and backends that a packet is for.
+// addPaths adds a line to packet for each Gateway listener and route that its Service port is generated for, with the backends.
 func addPaths(ctx context.Context, c *client.Client, packet *wire.TracedPacket) {
 	namespace, _, _ := strings.Cut(packet.Service, "/")
 	for path := range strings.Lines(paths(ctx, c, namespace, "Service/"+packet.Service, packet.Port)) {

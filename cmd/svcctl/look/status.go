@@ -203,7 +203,7 @@ func (p *statusText) fleet(f *wire.Fleet) string {
 	return text
 }
 
-// behind returns the reason for which the appliance is not synced.
+// behind returns the reason why the appliance is not synced.
 func behind(s *wire.Status) string {
 	if s.Ready && s.Reason != "" {
 		return s.Reason

@@ -140,7 +140,7 @@ func unbracketed(text string) string {
 	return addr + rest
 }
 
-// signs maps the state of a line to its symbol. The symbols are those of explain.
+// signs maps the state of a line to its symbol. explain uses the same symbols.
 var signs = map[string]string{wire.TraceGood: "✓", wire.TraceWarn: "!", wire.TraceBad: "✗", wire.TraceNote: "·"}
 
 // tracedText formats the description of a packet, with its trace steps if steps is set.

@@ -106,7 +106,8 @@ func parseFor(text string) (awaited, error) {
 	return a, nil
 }
 
-// cutExpression splits a JSONPath and the value to compare with: "{.a}=b" after the brace, ".a=b" at the first "=". found is false without a value.
+// cutExpression splits the argument of --for jsonpath into the JSONPath and the value to compare with. It splits "{.a}=b" after the last brace, and
+// ".a=b" at the first "=". found is false if there is no value.
 func cutExpression(text string) (path, want string, found bool) {
 	text = strings.Trim(text, "'")
 	if i := strings.LastIndex(text, "}"); i >= 0 {
@@ -190,7 +191,8 @@ func waitForObjects(ctx context.Context, env *cli.Env, v *cli.Verb, args []strin
 	return errors.Join(late...)
 }
 
-// absence returns a clause that an object does not exist. It returns "" if the object exists, or if the condition is its deletion.
+// absence returns a clause such as "there is no service/web in the namespace shop" if the object does not exist. It returns "" otherwise, and if a
+// waits for the deletion of the object.
 func absence(ctx context.Context, c *client.Client, t resource.Target, a awaited) string {
 	_, err := c.Get(ctx, t.Path(), nil)
 	if f, is := errors.AsType[*wire.Failure](err); a.absent || !is || f.Reason != wire.ReasonNotFound {

@@ -17,7 +17,7 @@ import (
 // HelpWidth is the maximum line width of help and other long texts, in characters.
 const HelpWidth = 80
 
-// Wrap breaks text at spaces into lines of at most width bytes, including indent, which begins each line.
+// Wrap breaks text at spaces into lines of at most width characters, including indent, which begins each line.
 func Wrap(text, indent string, width int) string {
 	var b strings.Builder
 	line := indent
@@ -34,7 +34,7 @@ func Wrap(text, indent string, width int) string {
 	return b.String() + line + "\n"
 }
 
-// Pad appends spaces to s up to a length of width bytes.
+// Pad appends spaces to s until it has at least width characters.
 func Pad(s string, width int) string {
 	return s + strings.Repeat(" ", max(0, width-utf8.RuneCountInString(s)))
 }
@@ -42,7 +42,8 @@ func Pad(s string, width int) string {
 // Count returns a number with its noun in singular or plural: "1 problem", "2 problems".
 func Count(n int, noun string) string { return counted(n, noun, "", "") }
 
-// counted returns a number with its noun, followed by one if n is 1, by several otherwise.
+// counted returns a number with its noun and a text that depends on the number: counted(n, "object", " was", " were") returns "1 object was" or "2
+// objects were".
 func counted(n int, noun, one, several string) string {
 	if n == 1 {
 		return "1 " + noun + one
@@ -99,7 +100,8 @@ func TrimLines(text string) string {
 	return b.String()
 }
 
-// DidYouMean returns "did you mean WORD?" with the one of words that resembles word, and prefix before it. If none does, it returns otherwise.
+// DidYouMean returns "did you mean X?", where X is prefix followed by the word in words that word resembles. If word resembles none, it returns the
+// text in otherwise.
 func DidYouMean(prefix, word string, words []string, otherwise string) string {
 	if near := Nearest(word, words); near != "" {
 		return fmt.Sprintf("did you mean %s%s?", prefix, near)
@@ -107,7 +109,7 @@ func DidYouMean(prefix, word string, words []string, otherwise string) string {
 	return otherwise
 }
 
-// Nearest returns the one of words that a misspelled word probably means; "" if there is none.
+// Nearest returns the word in words that a misspelled word probably means; "" if there is none.
 func Nearest(word string, words []string) string {
 	best, distance := "", 1+len(word)/4 // one slip in every four letters, and one more
 	folded := fold(word)
@@ -119,7 +121,8 @@ func Nearest(word string, words []string) string {
 	return best
 }
 
-// IsSlip reports whether word differs from of by at most one inserted, missing, wrong or swapped letter. It is false if of has fewer than 3 letters.
+// IsSlip reports whether two words differ by at most one inserted, missing, wrong or swapped letter. It returns false if the second word, of, has
+// fewer than 3 letters.
 func IsSlip(word, of string) bool { return len(of) > 2 && manifest.EditDistance(word, of, 1) <= 1 }
 
 // fold removes differences that users confuse: letter case, dashes, underscores and a final s.
@@ -284,7 +287,7 @@ func CellText(v any) string {
 	return Printable(text)
 }
 
-// Printable removes control characters, which a terminal would obey.
+// Printable replaces control characters, which a terminal would obey, and other unprintable characters with U+FFFD.
 func Printable(text string) string {
 	return strings.Map(func(r rune) rune {
 		if unicode.IsPrint(r) {

@@ -45,8 +45,8 @@ type edit struct {
 	text     string
 }
 
-// Write returns a manifest with the edits that write allocated values into its Services. of returns the live Service by "namespace/name";
-// nil leaves the Service as it is.
+// Write returns a manifest with the edits that write allocated values into its Services. It calls of with "namespace/name" for the live Service. If
+// the result is nil, the Service in the manifest is left as it is.
 func Write(path string, text []byte, of func(key string) *object.Service) *File {
 	p := &File{path: path, text: text, json: filepath.Ext(path) == ".json"}
 	for at := 0; at <= len(text); {
@@ -75,7 +75,7 @@ func Write(path string, text []byte, of func(key string) *object.Service) *File 
 	return p
 }
 
-// object pins a Service, or those of a List.
+// object adds the edits for a Service, or for each Service in a List. It ignores other objects.
 func (p *File) object(node *yaml.Node, of func(key string) *object.Service) {
 	if items := yamlField(node, "items"); items != nil && items.Kind == yaml.SequenceNode {
 		for _, item := range items.Content {
@@ -141,7 +141,8 @@ func (p *File) service(node, meta *yaml.Node, svc *object.Service) (values []str
 	return values, err
 }
 
-// ingress adds an edit for load balancer IPs: one becomes spec.loadBalancerIP, two become the annotation annotation.LoadBalancerIPs.
+// ingress adds an edit for the load balancer IPs that no annotation requests: one is written to spec.loadBalancerIP, two to the annotation with the
+// key annotation.LoadBalancerIPs.
 func (p *File) ingress(spec, meta *yaml.Node, svc *object.Service, has func(*yaml.Node, string) bool, set func(*yaml.Node, string, string)) {
 	var ips []string
 	for _, ingress := range svc.Status.LoadBalancer.Ingress {

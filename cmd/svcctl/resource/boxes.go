@@ -33,7 +33,8 @@ func NotOK(boxes []wire.FleetBox) error {
 	return &cli.ExitError{Code: cli.ExitNo, Err: fmt.Errorf("not OK: %s; `svcctl status` on such a box has the reason", strings.Join(names, ", "))}
 }
 
-// BoxTable returns a Table with a row for each of boxes. It leaves out columns that have no value in any row. fleet are all boxes of the fleet.
+// BoxTable returns a Table with a row for each of boxes. fleet has all boxes of the fleet. The columns Follows and Rollout are left out if no box of
+// the fleet has a value for them.
 func BoxTable(boxes, fleet []wire.FleetBox) *client.Table {
 	t := &client.Table{}
 	for _, name := range []string{"Name", "Zone", "Version", "State", "Revision", "Problems", "Since"} {

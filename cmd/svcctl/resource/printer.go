@@ -27,7 +27,7 @@ type customColumn struct {
 	path   *jsonpath.Template
 }
 
-// FormOption returns the option -o with the formats forms and the default def.
+// FormOption returns the option -o. forms are the formats that it accepts, def is the default.
 func FormOption(def string, forms ...string) *cli.Option {
 	var words []string
 	shown := make([]string, len(forms))

@@ -105,7 +105,8 @@ func NewReader(env *cli.Env, v *cli.Verb) *Reader {
 		Namespace: settings.Namespace(env, v), Forced: v.Option("namespace").IsSet() && v.Option("namespace").Text() != ""}
 }
 
-// Each calls f for each document, ordered by file name and position. It returns an error of f at once, and errors about files that cannot be read.
+// Each calls f for each document, ordered by file name and position. It stops at the first error of f, or at the first file that cannot be read, and
+// returns the error.
 func (r *Reader) Each(f func(*Document) error) error {
 	once := watch.Once{Stdin: r.Env.In, Flat: r.flat}
 	var failed error // of f
@@ -304,7 +305,7 @@ func FullName(k kind.Kind, name string) string {
 	return word + "/" + name
 }
 
-// KindNamed returns the kind with this name: its plural, singular or short name, each optionally followed by a dot and the API group.
+// KindNamed returns the kind with this name: its plural, singular or short name. Each can be followed by ".GROUP" or ".VERSION.GROUP".
 func KindNamed(word string) (kind.Kind, bool) { return named(word, nil) }
 
 // named is like KindNamed, but searches the kinds in more as well.
@@ -389,7 +390,7 @@ func kindWords() []string {
 }
 
 // Targets parses the arguments of a verb: KIND[,KIND] [NAME...] or KIND/NAME... . Targets of kinds without namespaces have no namespace. more are
-// kinds in addition to those of the API.
+// further kinds, which the API does not have.
 func Targets(args []string, namespace string, more ...kind.Kind) ([]Target, error) {
 	in := func(k kind.Kind, name string) Target {
 		if !k.Namespaced {
@@ -456,7 +457,7 @@ func WhichOptions() []*cli.Option {
 	}
 }
 
-// Selected returns the targets that a verb's arguments, WhichOptions and FilesOptions select. more are kinds in addition to those of the API.
+// Selected returns the targets that a verb's arguments, WhichOptions and FilesOptions select. more are further kinds, which the API does not have.
 func Selected(env *cli.Env, v *cli.Verb, args []string, more ...kind.Kind) ([]Target, error) {
 	if v.Option("filename").IsSet() {
 		return inFiles(env, v, args)

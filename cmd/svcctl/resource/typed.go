@@ -128,7 +128,7 @@ func OpenConnections(ctx context.Context, c *client.Client, services map[string]
 // MostConnections is the maximum number of connections that can be requested at once.
 const MostConnections = 100_000
 
-// IsClosed reports whether a TCP state, as named by conntrack, is that of a closed connection.
+// IsClosed reports whether a TCP connection is closed. state is the name of its TCP state in conntrack.
 func IsClosed(state string) bool {
 	return state == "TIME_WAIT" || state == "CLOSE"
 }
@@ -225,8 +225,9 @@ func Until(ctx context.Context, c *client.Client, t Target, timeout time.Duratio
 	return err
 }
 
-// Follow watches changes after version, until an error occurs or ctx is done. watch updates its version with each change; when it ends, Follow calls
-// it again with that version. If the version has expired, so that changes were missed, Follow calls list and continues from its version.
+// Follow watches changes after version, until an error occurs or ctx is done. watch sets *version to the version of each change; when it ends, Follow
+// calls it again with the last version. If the version has expired, changes were missed; Follow then calls list and continues from the version that
+// list returns.
 func Follow(ctx context.Context, version string, query url.Values, list func() (version string, err error), watch func(query url.Values, version *string) error) (err error) {
 	for err == nil && ctx.Err() == nil {
 		q := maps.Clone(query)
@@ -287,8 +288,8 @@ func Settle(ctx context.Context, c *client.Client, services []string, timeout ti
 	}
 }
 
-// mostAsked is the maximum number of Services for which Settle requests health checks one by one. For more Services it requests those of all Services
-// at once.
+// mostAsked is the maximum number of Services for which Settle requests health checks one by one. For more Services it requests the health checks of
+// all Services at once.
 const mostAsked = 20
 
 func isUndecided(ctx context.Context, c *client.Client, s *wire.Status, services []string) (bool, error) {

@@ -51,7 +51,7 @@ const GroupPlaces = "Where things are"
 //go:embed settings.txt
 var rows string
 
-// wordsOf has the accepted values of settings for which settings.txt does not list them.
+// wordsOf has the accepted values of the settings whose values settings.txt does not list.
 var wordsOf = map[string][]string{"balance": object.BalanceNames(), "log-level": {"debug", "info", "warn", "error"}}
 
 // Settings returns all settings, in the order of help. The caller must not change them.
@@ -203,9 +203,9 @@ func parseLogLevel(text string) (slog.Level, error) {
 	return level, level.UnmarshalText([]byte(text))
 }
 
-// Load returns the configuration for a verb. The value of each setting is that of its flag, or else of its environment variable, or else of the file,
-// or else the default. A given list replaces lists of lower precedence. The error is a cli.UsageError with all problems. Settings that the verb does
-// not have are not checked.
+// Load returns the configuration for a verb. The value of each setting comes from its flag, or else from its environment variable, or else from the
+// file; otherwise it is the default. A given list replaces lists of lower precedence. The error is a cli.UsageError with all problems. Settings that
+// the verb does not have are not checked.
 func Load(env *cli.Env, v *cli.Verb) (config.Config, error) {
 	cfg := config.Default()
 	cfg.Version = env.Version

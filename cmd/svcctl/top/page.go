@@ -13,7 +13,7 @@ import (
 )
 
 const (
-	// nameLeast is the minimum width of the name column, in characters. Columns of rank extra and higher are shown only if nameGood characters remain
+	// nameLeast is the minimum width of the name column, in characters. A column of rank extra or higher is shown only if nameGood characters remain
 	// for names.
 	nameLeast, nameGood = 12, 24
 	gap                 = 2
@@ -36,7 +36,7 @@ type column struct {
 	width int
 }
 
-// extra is the lowest rank of columns that are omitted on a narrow screen rather than shorten names below nameGood.
+// extra is the lowest rank of the columns that are omitted on a narrow screen if they would leave fewer than nameGood characters for names.
 const extra = 10
 
 // layout returns the columns that fit, with their widths. Widths of number columns never shrink while the screen is open. The first column has the
@@ -97,7 +97,7 @@ func (l *live) layout(all []column, columns int) []column {
 	return all
 }
 
-// rankBytes is the rank of the columns for received and sent bytes. If both fit, they replace the column sumHead with their sum.
+// rankBytes is the rank of the two columns for received and for sent bytes. If both fit, the column sumHead, which shows their sum, is omitted.
 const (
 	rankBytes = 10
 	sumHead   = "kB/s"

@@ -40,8 +40,8 @@ func (t *Top) Look(ctx context.Context) (err error) {
 	return err
 }
 
-// Second requests traffic data until they contain rates, which take two scans, and the clients, which are counted from the scan after the first
-// request on.
+// Second requests traffic data until they contain rates and clients. Rates take two scans, and clients are counted only in scans after the first
+// request for them.
 func (t *Top) Second(ctx context.Context) error {
 	for {
 		if err := t.Look(ctx); err != nil {

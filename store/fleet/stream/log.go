@@ -15,7 +15,7 @@ import (
 )
 
 const (
-	// memberSize is the compressed size, in bytes, of a gzip member at which the next commit begins a new member.
+	// memberSize is the compressed size of a gzip member, in bytes, from which the next commit begins a new member.
 	memberSize = 128 << 10
 	// DefaultLimit is the default bound of a Log's compressed size, in bytes. The last member is kept even if it is larger.
 	DefaultLimit = 16 << 20
@@ -136,7 +136,7 @@ func (l *Log) pack(last *member, it item) *member {
 	return last
 }
 
-// end returns the position of the last commit in the member or, if the member is empty, the position before it.
+// end returns the position of the last commit in the member or, if the member is empty, of the last commit before it.
 func (m *member) end() Position {
 	if len(m.has) == 0 {
 		return m.before
@@ -144,7 +144,8 @@ func (m *member) end() Position {
 	return m.has[len(m.has)-1]
 }
 
-// took appends the compressed bytes in l.out to a member, from where readers copy them, and drops the oldest members above the limit.
+// took appends the compressed bytes in l.out to a member, so that readers can copy them. It drops the oldest members while the Log is larger than its
+// limit.
 func (l *Log) took(m *member, at Position, full bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -298,8 +299,7 @@ const (
 	Change Kind = 'c'
 	// Settings is the frame of a change of the fleet's settings, whose value is in Head.
 	Settings Kind = 's'
-	// State begins a transfer of all objects. Head and Mod belong to the commit as of which the objects are sent. Frames of kind Objects follow, and
-	// then End.
+	// State begins a transfer of all objects as of one commit, whose head is in Head and Mod. Frames of kind Objects follow, and then End.
 	State Kind = 'h'
 	// Objects is a frame with a part of the objects of a State, in Ops.
 	Objects Kind = 'o'
@@ -418,13 +418,13 @@ func parse(body []byte) (*Commit, error) {
 	return c, nil
 }
 
-// Decoder reads frames from a decompressed stream.
+// Decoder decompresses a stream and reads the frames in it.
 type Decoder struct {
 	from  *bufio.Reader
 	plain *bufio.Reader // decompressed stream; nil until the first read
 }
 
-// NewDecoder returns a Decoder that reads the stream from. It reads nothing until the first call of Next.
+// NewDecoder returns a Decoder of the compressed stream from. It reads nothing until the first call of Next.
 func NewDecoder(from io.Reader) *Decoder { return &Decoder{from: bufio.NewReader(from)} }
 
 // Next waits for the next frame. At the end of a stream, which may come at any time, it returns io.EOF or io.ErrUnexpectedEOF.
