@@ -62,7 +62,7 @@ func oneLiner(v any) (string, bool) {
 func (p *Page) secrets(data any) {
 	p.heading("Data")
 	for _, key := range slices.Sorted(maps.Keys(textMap(data))) {
-		fmt.Fprintf(p, "  %s: %s\n", output.Printable(key), output.Count(len(textMap(data)[key])*3/4, "byte"))
+		fmt.Fprintf(p, "  %s: %s\n", output.Printable(key), output.Count(len(strings.TrimRight(textMap(data)[key], "="))*3/4, "byte"))
 	}
 }
 
