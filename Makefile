@@ -64,7 +64,8 @@ LANE = $(TESTED) -p 6 -skip '$(LONG)|$(ALONE)' $(EXEC) -- $(SLOW) $$($(PACKAGES)
 # Random tests that have a quarter of their seeds in make test, and all of them in make test-all.
 SEEDED = ^Test(UpdatesComeToWhatCompileSays|UpdatesArriveAtTheRuleset|RecoverIsTheInverseOfCompile|1141_.*|Oracle|OracleAffinity|OracleLimits|EgressInRandomWorlds|ForeseenIsPlanned|83[56]_.*|1011_.*|Model|RandomStories|SealedStartIsTheSame|LettingDocumentsGoChangesNothing|RandomChanges|ChangesTouchFewSlices|EveryFlippedByteIsFoundOrHarmless|EveryElementArrives)$$
 SEEDED_IN = ./appliance/e2e ./nft ./nft/kernel ./appliance/reconcile ./store ./store/engine ./appliance/endpoints
-LONG_LANE = $(TESTED) -run '$(LONG)' $(EXEC) -- $(LONG_IN)
+# Half as many tests at once as in LANE, beside which it runs.
+LONG_LANE = $(TESTED) -parallel 5 -run '$(LONG)' $(EXEC) -- $(LONG_IN)
 SEEDED_LANE = SVCCTL_SEEDS=all $(TESTED) -run '$(SEEDED)' $(EXEC) -- $(SEEDED_IN)
 ALONE_LANE = $(TESTED) -run '$(ALONE)' $(EXEC) -- $(ALONE_IN)
 UNPRIVILEGED = $(if $(SUDO),go test -timeout $(TIMEOUT) ./...)

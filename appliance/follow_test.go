@@ -101,9 +101,14 @@ func TestStartCollectsLater(t *testing.T) {
 	if huge := hugePages(t); !huge {
 		t.Error("no part of the heap may have huge pages")
 	}
-	freeMemory()
-	if huge := hugePages(t); huge {
-		t.Error("after the start a part of the heap may have huge pages")
+	for tries := 1; ; tries++ { // the heap may grow between the two calls, by a part that may have huge pages
+		freeMemory()
+		if !hugePages(t) {
+			break
+		}
+		if tries == 10 {
+			t.Fatal("after the start a part of the heap may have huge pages")
+		}
 	}
 	for percent() > 400 {
 		runtime.GC()
