@@ -60,8 +60,8 @@ func (c *change) gives(l *allocator) bool {
 	return false
 }
 
-// keeps reports whether the new version of a Service keeps a value that the old version holds. The parameter now holds the values in the spec of the
-// new version.
+// keeps reports whether the new version of a Service keeps the value v, which the old version holds. The values in the spec of the new version are in
+// `now`; load balancer IPs are judged by keepsIngress instead.
 func (c *change) keeps(l *allocator, v value, now values) bool {
 	if v.kind == PoolLoadBalancer {
 		return c.keepsIngress(l, v.addr)
@@ -447,8 +447,8 @@ func (c *change) resembles(frontends []ReservedFrontend, shares bool) bool {
 	return (shares || len(had) == len(has)) && !slices.ContainsFunc(has, func(p alloc.Port) bool { return !slices.Contains(had, p) })
 }
 
-// reaches reports whether a Service and some reserved frontends have an endpoint address in common. If the addresses of either are not available yet,
-// reaches returns unknown.
+// reaches reports whether a Service and some reserved frontends have an endpoint address in common. The parameter `unknown` is the result if the
+// endpoints of either are not available yet.
 func (c *change) reaches(t *transaction, frontends []ReservedFrontend, unknown bool) bool {
 	known := t.backing(c.service())
 	if len(known) == 0 {

@@ -454,8 +454,8 @@ func (s *Store) updateSources(reads map[string]SourceTurn, files manifest.Files)
 	return u
 }
 
-// takeOverSources applies the sources in a commit of another machine, and records the declared objects that it
-// changes. The writer must be held.
+// takeOverSources updates the source records from a commit of another machine (f), and marks the declared objects that the commit changes as stale.
+// The caller must hold s.writer.
 func (s *Store) takeOverSources(f *engine.Followed, changes []*change) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

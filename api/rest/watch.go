@@ -362,7 +362,7 @@ func (l *watchSession) sendInitial(o object.Object) error {
 	return l.stream.frame(added, text)
 }
 
-// encode returns an object in the form of the watch, which must not be a Table.
+// encode returns an object as JSON: only its metadata if the watch asks for that, else all of it. Watches that ask for Tables use sendTable.
 func (l *watchSession) encode(o object.Object) ([]byte, error) {
 	if l.request.form.shape == metadata {
 		return json.Marshal(metadataOf(l.request.form, o))

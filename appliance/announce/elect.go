@@ -57,8 +57,8 @@ type rival struct {
 	reported    bool
 }
 
-// rivalry is the time after which a rival is reported as a problem. It is also the minimum of rival.gap, which is three times the rival's
-// advert interval.
+// rivalry is how long a rival must keep sending adverts before it is reported as a problem. It is also the lower bound of rival.gap, which is
+// otherwise three times the rival's advert interval.
 const rivalry = 3 * time.Second
 
 func (r *rival) note(now time.Time, a *vrrp.Advert, link string) {

@@ -129,8 +129,8 @@ const (
 	notAdvertised = "no L2Advertisement or BGPAdvertisement covers it"
 )
 
-// wantedOf returns those addresses of a Service's ports that are in ranges, except cluster IPs. Each has the reason to withhold it, "" if
-// at least one port serves external clients at the address.
+// wantedOf returns the addresses of a Service's ports that may be announced (inRanges), except cluster IPs, each with the reason to withhold it. The
+// reason is "" if at least one port serves external clients at the address, or if hosts leave the box with it (Egress).
 func wantedOf(ports []nft.ServicePort, inRanges func(netip.Addr) bool) map[netip.Addr]string {
 	var all map[netip.Addr]string
 	for i := range ports {
@@ -160,7 +160,8 @@ func wantedOf(ports []nft.ServicePort, inRanges func(netip.Addr) bool) map[netip
 	return all
 }
 
-// replan publishes the change of an address at once if it withdraws an announcement, and leaves other changes to Programmed.
+// replan publishes the change of an address at once if the address was announced and the change withdraws the announcement, or alters where it is
+// made (L2, Via). It leaves other changes to Programmed.
 func (r *Registry) replan(a netip.Addr) {
 	r.waiting[a] = struct{}{}
 	now, was := r.planned(a), r.addrs[a].published

@@ -243,8 +243,8 @@ const (
 	keyringLook = time.Hour
 )
 
-// keyring makes this box use the token key and the CA of its fleet. The box uses its own while the fleet has none, or while the box cannot
-// decrypt them.
+// keyring makes this box use the token key and the CA of its fleet. While the fleet has none, the box uses its own. While the box cannot decrypt
+// them, it uses a token key of its own, and the CA that it used before.
 type keyring struct {
 	shared    SharedKeys // nil: the box is not in a fleet
 	tokens    *auth.Tokens

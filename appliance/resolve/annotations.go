@@ -117,8 +117,8 @@ func (r *resolver) isWrong(field string) {
 	r.wrong[field] = true
 }
 
-// mayBeInternal reports whether an address is in an internal pool, or the Service is not to be internal. If it returns false, it has added an error
-// to the problems.
+// mayBeInternal reports whether the Service may be served at an address: no annotation asks for an internal load balancer, or the address is in an
+// internal pool. Otherwise it adds an error to the problems.
 func (r *resolver) mayBeInternal(field string, a netip.Addr) bool {
 	if r.internal.Key == "" || r.facts.isInternal(a) {
 		return true

@@ -504,8 +504,9 @@ func byChance(balance nft.Balance) bool {
 	return balance == nft.Random || balance == nft.RoundRobin || balance == nft.LeastConnection
 }
 
-// portRanges returns the Service ports for the port ranges that belong to the port with the given index. shared is set if the port uses the endpoints
-// of the other IP family. The kernel cannot translate to these, so clients of the ranges are then refused.
+// portRanges returns one additional Service port for each port range that names spec.ports[index] and has a frontend to serve. p is the planned form
+// of that port. If shared is set, p uses the endpoints of the other IP family; since the kernel cannot translate between families, clients of the
+// ranges are refused.
 func (r *resolver) portRanges(index int, p *nft.ServicePort, shared bool) (list []nft.ServicePort) {
 	ranges := slices.DeleteFunc(slices.Clone(r.ranges), func(pr object.PortRange) bool { return pr.Name != r.Service.Spec.Ports[index].Name })
 	if len(ranges) == 0 {

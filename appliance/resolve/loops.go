@@ -66,8 +66,8 @@ func (x addressIndex) of(addr netip.Addr) []string {
 	}
 }
 
-// set replaces the ports and unready endpoints of the Services in claims. It returns the Services that gain or lose an endpoint or a frontend as a
-// result.
+// set replaces the ports and unready endpoints of the Services in claims. It returns the Services that may gain or lose an endpoint or a frontend
+// because an address begins or ceases to be both. The list may contain Services of claims, unchanged Services and duplicates.
 func (l *loops) set(u *undo, inForce func(f nft.Family, proto nft.Protocol, at netip.AddrPort) bool, claims []Claim) (affected []string) {
 	if l.known == nil {
 		endpoints := 0

@@ -396,9 +396,9 @@ func (e *member) makeEqual(ctx context.Context, ops []operation, revision uint64
 	return objects, e.flip(ctx, now, next, ops)
 }
 
-// restored merges the records of sources, trials and shared keys of a data directory with those in etcd; objects stay as they are. The CA
-// of the fleet stays. The token key is left out, which invalidates all tokens: the directory lacks the revocations made after it was
-// written.
+// restored returns what etcd is to hold after a restore: ops, the content of a data directory, with the records of sources and trials merged with
+// those in etcd (have). If the fleet has a CA, it keeps that one. The token key is left out, which invalidates all tokens: the directory lacks the
+// revocations made after it was written.
 func (c *Config) restored(ops []operation, have map[string][]byte) (all []operation, err error) {
 	from := map[string][]byte{}
 	hasCA := false

@@ -124,8 +124,9 @@ func (e *committer) commit(ctx context.Context, ops []operation, revision uint64
 	return e.commitWithRetry(ctx, seen, next, ops)
 }
 
-// beginCommit waits until a pending bundle is applied. It returns the head to commit (next) and the head that it follows (seen). It fails with
-// ErrConflict if the store has not followed all commits yet.
+// beginCommit prepares a commit: it returns the new head (next) and the head that this one replaces (seen). If the bundle of the present head is not
+// applied yet, beginCommit applies it first and waits until that shows. It fails with ErrConflict if this box has received commits that the store has
+// not followed yet.
 func (e *committer) beginCommit(ctx context.Context, ops []operation, revision uint64, note []byte, before uint64) (next, seen *head, err error) {
 	for {
 		e.mu.Lock()

@@ -433,7 +433,7 @@ func isContent(key string) bool {
 // operation puts or removes one key. A commit has at most one operation for each key.
 type operation = stream.Op
 
-// sum is a checksum of a pair, or the XOR of the checksums of all pairs.
+// sum is a checksum of a key and its value, or the XOR of the checksums of all such pairs.
 type sum [16]byte
 
 func sumOf(key string, value []byte) sum {

@@ -458,8 +458,7 @@ func (r *LabelSelectorRequirement) rules(at path) Errors {
 	return errs
 }
 
-// violated returns an error with the message if its first argument is true, which means that a list or structure violates a rule; else nil. The error
-// omits the value.
+// violated returns an error with the message if `is` is set, else nil. The error omits the value.
 func violated(is bool, at path, message string) Errors {
 	if !is {
 		return nil

@@ -161,7 +161,8 @@ func Span(d time.Duration) string {
 	return fmt.Sprintf("%ds", seconds)
 }
 
-// Shortest formats a duration with about three digits: 412µs, 1.25ms, 2.3s.
+// Shortest formats a duration in its largest unit of s, ms and µs, with at most two decimals: 412µs, 1.25ms, 2.3s. Minutes and hours are shown as by
+// Duration.String.
 func Shortest(d time.Duration) string {
 	for unit := time.Second; unit > time.Nanosecond; unit /= 1000 {
 		if d >= unit {

@@ -72,8 +72,8 @@ func NewLog(at Position, limit int) *Log {
 	return &Log{limit: limit, grown: make(chan struct{}), members: []*member{{before: at}}}
 }
 
-// Add appends a commit, which must directly follow the last one. id is the ID of its head, or "" if the frame is not a commit. Add does not block:
-// another goroutine encodes c, so its values must not change any more.
+// Add appends the frame c: a commit, which must directly follow the last one, with the ID of its head, or a change of the settings (Settings), with
+// the ID "". Add does not block: another goroutine encodes c, so the values in c must not change any more.
 func (l *Log) Add(c *Commit, id string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
