@@ -12,8 +12,8 @@
 //   - Automatic values come from the upper band of a range first, so that the lower
 //     band stays free for values written by people. Bands are those of Kubernetes
 //     (KEP-3070 for cluster IPs, KEP-3668 for node ports).
-//   - Finding a free value takes a few steps while a part of the range is free, at most as many as
-//     there are held values, and one where all are. Memory grows with the number of held values, not with the range.
+//   - Finding a free value takes a number of steps that grows with the logarithm of
+//     the range, and memory grows with the number of held values, not with the range.
 //
 // The package is pure: it reads no clock, no file and no random numbers, logs nothing
 // and is not safe for concurrent use. It must not import the store or nft.

@@ -127,7 +127,7 @@ type Pools struct {
 
 type poolState struct {
 	Pool
-	used uint64 // the number of its addresses that are held
+	used *numberSet // allocated addresses, as offsets from First
 }
 
 // NewPools returns an allocator for the given pools, without allocations. Earlier pools are used up first. Pools must not overlap.
@@ -142,7 +142,7 @@ func NewPools(pools []Pool) (*Pools, error) {
 				return nil, fmt.Errorf("load balancer pools %s and %s overlap: give each address to one pool", other, pool)
 			}
 		}
-		p.pools = append(p.pools, &poolState{Pool: pool})
+		p.pools = append(p.pools, &poolState{Pool: pool, used: newNumberSet(pool.offset(pool.Last))})
 	}
 	return p, nil
 }
@@ -249,12 +249,11 @@ func (p *Pool) isOffered(ipv4 bool, c *Request) bool {
 	return p.First.Is4() == ipv4 && p.Internal == c.Internal && p.suits(c) && (!p.OnRequest || c.Pool != "")
 }
 
-// first returns the first address of a pool for which taken returns false, skipping the addresses that the pool avoids (AvoidEnds). The search begins
-// at a point that depends on the owner's name, and wraps around. The result is false if there is no such address.
-func (p *Pool) first(owner string, taken func(netip.Addr) bool) (netip.Addr, bool) {
-	n, ok := pick(0, 0, p.offset(p.Last), owner, func(n uint64) bool {
-		addr := plus(p.First, n)
-		return p.endsAvoided(addr) || taken(addr)
+// first returns the first address of a pool that is neither used nor avoided, starting at a point that depends on the owner's name. A nil avoid
+// avoids none.
+func (p *Pool) first(used *numberSet, owner string, avoid func(netip.Addr) bool) (netip.Addr, bool) {
+	n, ok := pickFree(used, p.First, 0, 0, p.offset(p.Last), owner, func(addr netip.Addr) bool {
+		return p.endsAvoided(addr) || avoid != nil && avoid(addr)
 	})
 	return plus(p.First, n), ok
 }
@@ -307,12 +306,11 @@ func (p *Pools) Next(ipv4 bool, request Request, avoid func(netip.Addr) bool) (n
 			return addr, nil
 		}
 	}
-	taken := func(addr netip.Addr) bool { return len(p.requests[addr]) > 0 || avoid != nil && avoid(addr) }
 	for _, pool := range p.pools {
-		if pool.used == pool.Size() || !pool.isOffered(ipv4, &request) {
+		if !pool.isOffered(ipv4, &request) {
 			continue
 		}
-		if addr, ok := pool.first(request.Owner, taken); ok {
+		if addr, ok := pool.first(pool.used, request.Owner, avoid); ok {
 			p.put(addr, request)
 			return addr, nil
 		}
@@ -341,7 +339,7 @@ func (p *Pools) Release(addr netip.Addr, owner string) {
 	}
 	delete(p.requests, addr)
 	if pool := p.of(addr); pool != nil {
-		pool.used--
+		pool.used.remove(pool.offset(addr))
 	}
 }
 
@@ -372,10 +370,10 @@ func (p *Pools) Holders() map[netip.Addr][]string {
 
 // put records a request that holds an address, without checks.
 func (p *Pools) put(addr netip.Addr, request Request) {
-	if pool := p.of(addr); pool != nil && len(p.requests[addr]) == 0 {
-		pool.used++
-	}
 	p.requests[addr] = append(p.requests[addr], request)
+	if pool := p.of(addr); pool != nil {
+		pool.used.add(pool.offset(addr))
+	}
 	if key := request.SharingKey; key != "" && !slices.Contains(p.keyed[key], addr) {
 		addrs := append(p.keyed[key], addr)
 		slices.SortFunc(addrs, netip.Addr.Compare)
@@ -404,9 +402,8 @@ func (p *Pool) Size() uint64 { return max(p.offset(p.Last), p.offset(p.Last)+1) 
 // Home returns the address that Next would allocate to an owner if the addresses for which taken returns true were held, and no others; false if none
 // is free.
 func (a *Addresses) Home(owner string, taken func(netip.Addr) bool) (netip.Addr, bool) {
-	base := a.prefix.Addr()
-	n, ok := pick(1, a.band, a.last, owner, func(n uint64) bool { return taken(plus(base, n)) })
-	return plus(base, n), ok
+	n, ok := pickFree(newNumberSet(a.last), a.prefix.Addr(), 1, a.band, a.last, owner, taken)
+	return plus(a.prefix.Addr(), n), ok
 }
 
 // Size returns the number of addresses that can be allocated.
@@ -415,8 +412,14 @@ func (a *Addresses) Size() uint64 { return a.last }
 // Home returns the port that Next would allocate for a seed if the ports for which taken returns true were held, and no others; false if none is
 // free.
 func (p *Ports) Home(seed string, taken func(uint16) bool) (uint16, bool) {
-	n, ok := pick(p.first, p.band, p.last, seed, func(n uint64) bool { return taken(uint16(n)) })
-	return uint16(n), ok
+	passed := newNumberSet(p.last)
+	for {
+		n, ok := pick(union{passed}, p.first, p.band, p.last, seed)
+		if !ok || !taken(uint16(n)) {
+			return uint16(n), ok
+		}
+		passed.add(n)
+	}
 }
 
 // Home returns the address that Next would allocate to a request without a sharing key if the addresses for which taken returns true were held, and
@@ -426,7 +429,7 @@ func (p *Pools) Home(ipv4 bool, request *Request, taken func(netip.Addr) bool) (
 		if !pool.isOffered(ipv4, request) {
 			continue
 		}
-		if addr, ok := pool.first(request.Owner, taken); ok {
+		if addr, ok := pool.first(newNumberSet(pool.offset(pool.Last)), request.Owner, taken); ok {
 			return addr, true
 		}
 	}

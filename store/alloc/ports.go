@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"hash/fnv"
 	"maps"
+	"math/bits"
 	"net/netip"
 	"slices"
 )
@@ -41,7 +42,7 @@ func (p Port) String() string { return fmt.Sprintf("%s port %d", p.Protocol, p.N
 type Ports struct {
 	first, band, last uint64
 	space             Space
-	used              map[string]uint64 // the number of ports of the range that are held, by protocol
+	used              map[string]*numberSet // allocated numbers by protocol
 	owners            map[Port]string
 }
 
@@ -54,7 +55,7 @@ func NewPorts(first, last uint16, space Space) (*Ports, error) {
 		first:  uint64(first),
 		last:   uint64(last),
 		space:  space,
-		used:   map[string]uint64{},
+		used:   map[string]*numberSet{},
 		owners: map[Port]string{},
 	}
 	p.band = p.first + portBand(p.last-p.first+1)
@@ -90,36 +91,24 @@ func (p *Ports) Hold(port Port, owner string) error {
 	if holder, held := p.rival(port, owner); held {
 		return &HeldError{What: "port", Owner: holder}
 	}
-	p.put(port, owner)
-	return nil
-}
-
-func (p *Ports) put(port Port, owner string) {
-	if _, held := p.owners[port]; !held && p.Contains(port.Number) {
-		p.used[port.Protocol]++
-	}
 	p.owners[port] = owner
+	if p.Contains(port.Number) {
+		p.set(port.Protocol).add(uint64(port.Number))
+	}
+	return nil
 }
 
 // Next allocates to the owner a port number that is free for all of the protocols. It searches upward from a point that depends on the seed, first
 // above the band, then in the band. The seed is the owner's name; for further numbers of the same owner it also contains their purpose. The only
 // error is ErrFull.
 func (p *Ports) Next(protocols []string, owner, seed string) (uint16, error) {
-	checked := protocols
-	if p.space == Shared {
-		checked = slices.Collect(maps.Keys(p.used))
-	}
-	if slices.ContainsFunc(checked, func(protocol string) bool { return p.used[protocol] == p.last-p.first+1 }) {
-		return 0, ErrFull
-	}
-	n, ok := pick(p.first, p.band, p.last, seed, func(n uint64) bool {
-		return slices.ContainsFunc(checked, func(protocol string) bool { _, held := p.owners[Port{protocol, uint16(n)}]; return held })
-	})
+	n, ok := pick(p.taken(protocols), p.first, p.band, p.last, seed)
 	if !ok {
 		return 0, ErrFull
 	}
 	for _, protocol := range protocols {
-		p.put(Port{protocol, uint16(n)}, owner)
+		p.owners[Port{protocol, uint16(n)}] = owner
+		p.set(protocol).add(n)
 	}
 	return uint16(n), nil
 }
@@ -131,7 +120,7 @@ func (p *Ports) Release(port Port, owner string) {
 	}
 	delete(p.owners, port)
 	if p.Contains(port.Number) {
-		p.used[port.Protocol]--
+		p.set(port.Protocol).remove(uint64(port.Number))
 	}
 }
 
@@ -160,6 +149,128 @@ func (p *Ports) rival(port Port, owner string) (string, bool) {
 	return "", false
 }
 
+func (p *Ports) set(protocol string) *numberSet {
+	set := p.used[protocol]
+	if set == nil {
+		set = newNumberSet(p.last)
+		p.used[protocol] = set
+	}
+	return set
+}
+
+// taken returns the set of port numbers that are not free for a new allocation with the protocols.
+func (p *Ports) taken(protocols []string) union {
+	if p.space == Shared {
+		return slices.Collect(maps.Values(p.used))
+	}
+	var sets union
+	for _, protocol := range protocols {
+		sets = append(sets, p.set(protocol))
+	}
+	return sets
+}
+
+// wordBits is the binary logarithm of the bits in a word of a numberSet.
+const wordBits = 6
+
+// numberSet is a set of numbers between 0 and last that finds the lowest absent
+// number from any point on in O(log last) steps. It is a sparse bitmap: level 0 has a
+// bit for each number, and each level above has a bit for every word of the level
+// below that is full. Words without a bit are not stored.
+type numberSet struct {
+	last   uint64
+	levels []map[uint64]uint64
+}
+
+func newNumberSet(last uint64) *numberSet {
+	s := &numberSet{last: last}
+	for top := last; ; top >>= wordBits {
+		s.levels = append(s.levels, map[uint64]uint64{})
+		if top < 1<<wordBits {
+			return s
+		}
+	}
+}
+
+func (s *numberSet) add(n uint64) {
+	for _, words := range s.levels {
+		word := words[n>>wordBits] | bit(n)
+		words[n>>wordBits] = word
+		if word != ^uint64(0) {
+			return
+		}
+		n >>= wordBits
+	}
+}
+
+func (s *numberSet) remove(n uint64) {
+	for _, words := range s.levels {
+		index := n >> wordBits
+		old := words[index]
+		if word := old &^ bit(n); word != 0 {
+			words[index] = word
+		} else {
+			delete(words, index)
+		}
+		if old != ^uint64(0) {
+			return
+		}
+		n = index
+	}
+}
+
+// nextAbsent returns the lowest number from n to last that is not in the set; false if there is none.
+func (s *numberSet) nextAbsent(n uint64) (uint64, bool) {
+	for level := range s.levels {
+		if n > s.last>>(wordBits*level) {
+			return 0, false
+		}
+		word := s.levels[level][n>>wordBits]
+		if free := ^word &^ (bit(n) - 1); free != 0 {
+			n = n&^(1<<wordBits-1) | uint64(bits.TrailingZeros64(free))
+			for n <= s.last>>(wordBits*level) && level > 0 {
+				level--
+				n = n<<wordBits | uint64(bits.TrailingZeros64(^s.levels[level][n]))
+			}
+			return n, level == 0 && n <= s.last
+		}
+		n = n>>wordBits + 1
+	}
+	return 0, false
+}
+
+// union is the union of several sets.
+type union []*numberSet
+
+// nextAbsent returns the lowest number in [n, high] that is in none of the sets; false if there is none.
+func (u union) nextAbsent(n, high uint64) (uint64, bool) {
+	for moved := true; moved; {
+		moved = false
+		for _, set := range u {
+			found, ok := set.nextAbsent(n)
+			if !ok || found > high {
+				return 0, false
+			}
+			moved = moved || found != n
+			n = found
+		}
+	}
+	return n, n <= high
+}
+
+// nextAbsentAround returns the lowest number in [n, high] that is in none of the sets, or else the lowest one in [low, n); false if there is none.
+func (u union) nextAbsentAround(low, high, n uint64) (uint64, bool) {
+	if found, ok := u.nextAbsent(n, high); ok {
+		return found, true
+	}
+	if n == low {
+		return 0, false
+	}
+	return u.nextAbsent(low, n-1)
+}
+
+func bit(n uint64) uint64 { return 1 << (n & (1<<wordBits - 1)) }
+
 // Size of the band at the low end of the cluster IP range. Automatic allocation uses the band last, to leave it for addresses that users choose. It
 // is 1/16 of the range, at least 16 and at most 256 addresses; a range of 16 or fewer addresses has no band (Kubernetes, KEP-3070).
 const (
@@ -179,7 +290,7 @@ type Addresses struct {
 	// band and last are offsets from the network address. [1, band) is the band for addresses that users choose. Automatic allocation uses [band,
 	// last] first.
 	band, last uint64
-	used       uint64 // the number of addresses of the range that are held
+	used       *numberSet
 	owners     map[netip.Addr]string
 }
 
@@ -206,6 +317,7 @@ func NewAddresses(prefix netip.Prefix) (*Addresses, error) {
 		prefix: prefix,
 		band:   1 + addressBand(highest),
 		last:   last,
+		used:   newNumberSet(last),
 		owners: map[netip.Addr]string{},
 	}, nil
 }
@@ -246,31 +358,23 @@ func (a *Addresses) Hold(addr netip.Addr, owner string) error {
 	if holder, held := a.owners[addr]; held && holder != owner {
 		return &HeldError{What: "IP", Owner: holder}
 	}
-	a.put(addr, owner)
-	return nil
-}
-
-func (a *Addresses) put(addr netip.Addr, owner string) {
-	if _, held := a.owners[addr]; !held && a.Contains(addr) {
-		a.used++
-	}
 	a.owners[addr] = owner
+	if a.Contains(addr) {
+		a.used.add(a.offset(addr))
+	}
+	return nil
 }
 
 // Next allocates a free address to the owner. It searches upward from a point that depends on the owner's name, first above the band, then in the
 // band. It skips addresses for which avoid returns true; a nil avoid skips none. The only error is ErrFull.
 func (a *Addresses) Next(owner string, avoid func(netip.Addr) bool) (netip.Addr, error) {
-	if a.used == a.last {
-		return netip.Addr{}, ErrFull
-	}
-	addr, ok := a.Home(owner, func(addr netip.Addr) bool {
-		_, held := a.owners[addr]
-		return held || avoid != nil && avoid(addr)
-	})
+	n, ok := pickFree(a.used, a.prefix.Addr(), 1, a.band, a.last, owner, avoid)
 	if !ok {
 		return netip.Addr{}, ErrFull
 	}
-	a.put(addr, owner)
+	addr := plus(a.prefix.Addr(), n)
+	a.used.add(n)
+	a.owners[addr] = owner
 	return addr, nil
 }
 
@@ -281,7 +385,7 @@ func (a *Addresses) Release(addr netip.Addr, owner string) {
 	}
 	delete(a.owners, addr)
 	if a.Contains(addr) {
-		a.used--
+		a.used.remove(a.offset(addr))
 	}
 }
 
@@ -298,34 +402,36 @@ func (a *Addresses) offset(addr netip.Addr) uint64 {
 	return low64(addr) - low64(a.prefix.Addr())
 }
 
-// pick returns a number for which taken returns false. It searches [band, last], then [first, band). In each range it starts at a number derived from
-// the seed, and wraps around. The result is false if all numbers are taken.
-func pick(first, band, last uint64, seed string, taken func(uint64) bool) (uint64, bool) {
-	if n, ok := pickIn(band, last, seed, taken); ok {
-		return n, true
+// pick returns a number that is in none of the sets: in [band, last] if one is free there, otherwise in [first, band). It searches upward from a
+// point that depends on the seed, and returns false if no number is free.
+func pick(used union, first, band, last uint64, seed string) (uint64, bool) {
+	if band <= last {
+		if n, ok := used.nextAbsentAround(band, last, startAt(seed, band, last)); ok {
+			return n, true
+		}
 	}
-	if band > first {
-		return pickIn(first, min(band-1, last), seed, taken)
+	if high := min(band-1, last); band > first {
+		return used.nextAbsentAround(first, high, startAt(seed, first, high))
 	}
 	return 0, false
 }
 
-// pickIn is pick for one range, which is empty if last is less than first.
-func pickIn(first, last uint64, seed string, taken func(uint64) bool) (uint64, bool) {
-	if last < first {
-		return 0, false
-	}
-	start := startAt(seed, first, last)
-	n := start
-	for taken(n) {
-		if n++; n > last || n == 0 {
-			n = first
+// pickFree works like pick for offsets of addresses from a base address. It skips addresses for which avoid returns true.
+func pickFree(used *numberSet, base netip.Addr, first, band, last uint64, seed string, avoid func(netip.Addr) bool) (uint64, bool) {
+	var passed []uint64 // they look used meanwhile
+	defer func() {
+		for _, n := range passed {
+			used.remove(n)
 		}
-		if n == start {
-			return 0, false
+	}()
+	for {
+		n, ok := pick(union{used}, first, band, last, seed)
+		if !ok || avoid == nil || !avoid(plus(base, n)) {
+			return n, ok
 		}
+		used.add(n)
+		passed = append(passed, n)
 	}
-	return n, true
 }
 
 // startAt returns a number in [first, last] that depends on the seed alone.

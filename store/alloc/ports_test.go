@@ -24,7 +24,7 @@ func TestPortBands(t *testing.T) {
 		{30000, 30015, 30000},
 		{30000, 30016, 30016},
 		{30000, 30499, 30016},
-		{60000, 65535, 60128},
+		{1, 65535, 129},
 		{80, 80, 80},
 	} {
 		t.Run(fmt.Sprint(test.first, "-", test.last), func(t *testing.T) {

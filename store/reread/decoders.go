@@ -88,14 +88,18 @@ func (m *maker) make(t reflect.Type) decoder {
 
 // byJSON decodes one value with encoding/json.
 func byJSON(r *reader, v reflect.Value) bool {
-	return json.Unmarshal(r.value(), v.Addr().Interface()) == nil
+	text, ok := r.value()
+	return ok && json.Unmarshal(text, v.Addr().Interface()) == nil
 }
 
 // byItself decodes a value with the UnmarshalJSON of its type.
 func byItself(r *reader, v reflect.Value) bool {
-	text := r.value()
+	text, ok := r.value()
+	if !ok {
+		return false
+	}
 	to, is := v.Addr().Interface().(json.Unmarshaler)
-	return is && json.Valid(text) && to.UnmarshalJSON(text) == nil
+	return is && to.UnmarshalJSON(text) == nil
 }
 
 func readText(r *reader, v reflect.Value) bool {
@@ -171,17 +175,32 @@ func readTexts(r *reader, v reflect.Value) bool {
 	return true
 }
 
-// pointer returns the decoder of a pointer type. Pointers to equal bools are shared.
+// pointer returns the decoder of a pointer type. Pointers to equal strings and bools are shared.
 func (m *maker) pointer(t reflect.Type) decoder {
-	to, isBool := m.of(t.Elem()), t == reflect.TypeFor[*bool]()
-	return func(r *reader, v reflect.Value) bool {
-		switch {
-		case r.isNull():
-			return true
-		case isBool:
+	switch t {
+	case reflect.TypeFor[*string]():
+		return func(r *reader, v reflect.Value) bool {
+			if r.isNull() {
+				return true
+			}
+			text, ok := r.textPointer()
+			v.Set(reflect.ValueOf(text))
+			return ok
+		}
+	case reflect.TypeFor[*bool]():
+		return func(r *reader, v reflect.Value) bool {
+			if r.isNull() {
+				return true
+			}
 			value, ok := r.bool()
 			v.Set(reflect.ValueOf(bools[value]))
 			return ok
+		}
+	}
+	to := m.of(t.Elem())
+	return func(r *reader, v reflect.Value) bool {
+		if r.isNull() {
+			return true
 		}
 		v.Set(reflect.New(t.Elem()))
 		return to(r, v.Elem())
@@ -191,7 +210,7 @@ func (m *maker) pointer(t reflect.Type) decoder {
 // bools has a shared pointer for each bool.
 var bools = map[bool]*bool{false: new(bool), true: func() *bool { is := true; return &is }()}
 
-// slice returns the decoder of a slice type. The result has the exact capacity.
+// slice returns the decoder of a slice type. It decodes the elements into a reused buffer, and copies them to a slice of the exact length.
 func (m *maker) slice(t reflect.Type) decoder {
 	element := m.of(t.Elem())
 	return func(r *reader, v reflect.Value) bool {
@@ -201,24 +220,27 @@ func (m *maker) slice(t reflect.Type) decoder {
 		if !r.is('[') {
 			return false
 		}
+		room := r.room(t)
 		n := 0
-		for ; !r.is(']'); n++ {
+		for !r.is(']') {
 			if n > 0 && !r.is(',') {
 				return false
 			}
-			if n == v.Cap() {
-				v.Grow(1)
+			if n == room.Len() {
+				larger := reflect.MakeSlice(t, 2*n, 2*n)
+				reflect.Copy(larger, room)
+				room = larger
 			}
-			v.SetLen(n + 1)
-			if !element(r, v.Index(n)) {
+			if !element(r, room.Index(n)) {
 				return false
 			}
+			n++
 		}
-		if v.IsNil() || v.Cap() > n {
-			list := reflect.MakeSlice(t, n, n)
-			reflect.Copy(list, v)
-			v.Set(list)
-		}
+		list := reflect.MakeSlice(t, n, n)
+		reflect.Copy(list, room)
+		v.Set(list)
+		room.Slice(0, n).Clear()
+		r.leave(t, room)
 		return true
 	}
 }

@@ -7,5 +7,5 @@
 //		err = json.Unmarshal(text, &value)
 //	}
 //
-// Texts, bools and mappings that occur again and again are held once: decoded values may not be changed in place.
+// Texts and small values that occur again and again are held once: decoded values may not be changed in place.
 package reread

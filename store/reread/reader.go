@@ -22,16 +22,24 @@ func Into(text []byte, to any) bool {
 }
 
 // readers is a pool of readers, which intern strings of earlier values.
-var readers = sync.Pool{New: func() any { return new(reader) }}
+var readers = sync.Pool{New: func() any { return &reader{rooms: map[reflect.Type]reflect.Value{}} }}
 
 // A reader decodes JSON and consumes the text from its front.
 type reader struct {
 	left []byte // the unread rest
 	// known caches the strings that were read last, by hash.
-	known [1024]string
+	known [1024]known
 	pairs []pair
 	// mappings has the last two maps that were read: often a Service's labels equal its selector.
 	mappings [2]map[string]string
+	rooms    map[reflect.Type]reflect.Value // reusable slices to decode lists into, by type
+	buffer   []byte
+}
+
+// known is an interned string. at points to it, or is nil until a pointer is requested.
+type known struct {
+	text string
+	at   *string
 }
 
 type pair struct{ key, value string }
@@ -105,34 +113,113 @@ func (r *reader) name() (name []byte, ok bool) {
 
 // raw reads a quoted string and returns its content, which is valid until the next call.
 func (r *reader) raw() (text []byte, ok bool) {
-	if len(r.left) == 0 || r.left[0] != '"' {
+	if !r.is('"') {
 		return nil, false
 	}
-	for i, c := range r.left[1:] {
+	for i, c := range r.left {
 		switch {
 		case c == '"':
-			text, r.left = r.left[1:i+1], r.left[i+2:]
+			text, r.left = r.left[:i], r.left[i+1:]
 			return text, true
-		case c == '\\' || c < ' ' || c >= utf8.RuneSelf: // rare
-			var meant string
-			ok = json.Unmarshal(r.value(), &meant) == nil
-			return []byte(meant), ok
+		case c == '\\' || c < ' ' || c >= utf8.RuneSelf:
+			return r.special(i)
 		}
 	}
 	return nil, false
 }
 
-// text reads a string. If the string last read with the same hash index is equal, the result shares its memory; otherwise the new string replaces it.
+// special is raw for a string that has an escape, or another byte that raw does not accept, at index i.
+func (r *reader) special(i int) (text []byte, ok bool) {
+	r.buffer = append(r.buffer[:0], r.left[:i]...)
+	for i < len(r.left) {
+		c := r.left[i]
+		i++
+		switch {
+		case c == '"':
+			r.left = r.left[i:]
+			return r.buffer, utf8.Valid(r.buffer)
+		case c < ' ':
+			return nil, false
+		case c != '\\':
+			r.buffer = append(r.buffer, c)
+			continue
+		case i == len(r.left):
+			return nil, false
+		}
+		meant, size := unescaped(r.left[i:])
+		if size == 0 {
+			return nil, false
+		}
+		r.buffer = utf8.AppendRune(r.buffer, meant)
+		i += size
+	}
+	return nil, false
+}
+
+// escapes maps the letter after a backslash to the character that it stands for.
+var escapes = map[byte]rune{'"': '"', '\\': '\\', '/': '/', 'b': '\b', 'f': '\f', 'n': '\n', 'r': '\r', 't': '\t'}
+
+// unescaped returns the character for an escape sequence, given the text after the backslash, and the length of the sequence. The length is 0 for a
+// sequence that is not supported, such as a surrogate.
+func unescaped(text []byte) (meant rune, size int) {
+	const digits = 4
+	if text[0] != 'u' {
+		meant, ok := escapes[text[0]]
+		if !ok {
+			return 0, 0
+		}
+		return meant, 1
+	}
+	if len(text) < 1+digits {
+		return 0, 0
+	}
+	for _, c := range text[1 : 1+digits] {
+		switch {
+		case c >= '0' && c <= '9':
+			meant = meant<<4 | rune(c-'0')
+		case c >= 'a' && c <= 'f':
+			meant = meant<<4 | rune(c-'a'+10)
+		case c >= 'A' && c <= 'F':
+			meant = meant<<4 | rune(c-'A'+10)
+		default:
+			return 0, 0
+		}
+	}
+	if !utf8.ValidRune(meant) {
+		return 0, 0
+	}
+	return meant, 1 + digits
+}
+
+// text reads a string, which shares memory with an equal one that was read recently.
 func (r *reader) text() (string, bool) {
 	raw, ok := r.raw()
 	if !ok || len(raw) == 0 {
 		return "", ok
 	}
-	known := &r.known[maphash.Bytes(seed, raw)%uint64(len(r.known))]
-	if *known != string(raw) {
-		*known = string(raw)
+	return r.find(raw).text, true
+}
+
+// textPointer reads a string and returns a pointer, which equal strings may share.
+func (r *reader) textPointer() (*string, bool) {
+	raw, ok := r.raw()
+	if !ok {
+		return nil, false
 	}
-	return *known, true
+	k := r.find(raw)
+	if k.at == nil {
+		k.at = new(k.text)
+	}
+	return k.at, true
+}
+
+// find returns the entry of a string in the table of interned strings. It replaces an entry of another string with the same hash index.
+func (r *reader) find(raw []byte) *known {
+	k := &r.known[maphash.Bytes(seed, raw)%uint64(len(r.known))]
+	if k.text != string(raw) {
+		*k = known{text: string(raw)}
+	}
+	return k
 }
 
 // mapping returns a map with the entries of r.pairs: one of the last two maps if it is equal, or else a new one.
@@ -159,28 +246,66 @@ func (r *reader) hasPairs(m map[string]string) bool {
 	return true
 }
 
-// value consumes any JSON value and returns its text, or nil if there is none. The text is not validated.
-func (r *reader) value() (text []byte) {
-	quoted := false
-	for i, depth := 0, 0; i < len(r.left); i++ {
-		switch c := r.left[i]; {
-		case quoted && c == '\\':
-			i++
-			continue
+// room returns a buffer, a slice of zero elements, to decode a list into.
+func (r *reader) room(t reflect.Type) reflect.Value {
+	const elements = 16
+	if room, has := r.rooms[t]; has {
+		delete(r.rooms, t) // a list may be inside of another one of its type
+		return room
+	}
+	return reflect.MakeSlice(t, elements, elements)
+}
+
+// leave takes back a buffer that room returned, for reuse.
+func (r *reader) leave(t reflect.Type, room reflect.Value) {
+	const most = 4096
+	if room.Len() <= most {
+		r.rooms[t] = room
+	}
+}
+
+// value consumes any JSON value and returns its text.
+func (r *reader) value() (text []byte, ok bool) {
+	end := valueEnd(r.left)
+	text, r.left = r.left[:end], r.left[end:]
+	return text, end > 0 && json.Valid(text)
+}
+
+// valueEnd returns the length of the JSON value at the beginning of a text; 0 if there is none.
+func valueEnd(text []byte) int {
+	for i, depth := 0, 0; i < len(text); i++ {
+		switch c := text[i]; {
+		case c <= ' ' && depth == 0:
+			return 0 // not as encoding/json writes it
 		case c == '"':
-			quoted = !quoted
-		case quoted:
+			size := textEnd(text[i+1:])
+			if i += size; size == 0 {
+				return 0
+			}
 		case c == '{' || c == '[':
 			depth++
+			continue
 		case c == '}' || c == ']':
 			depth--
-		case c <= ' ' && depth == 0: // not as encoding/json writes it
-			return nil
+		case depth > 0:
+			continue
 		}
-		if !quoted && depth == 0 && (i+1 == len(r.left) || bytes.IndexByte([]byte(",:]}"), r.left[i+1]) >= 0) {
-			text, r.left = r.left[:i+1], r.left[i+1:]
-			return text
+		if depth == 0 && (i+1 == len(text) || bytes.IndexByte([]byte(",]}"), text[i+1]) >= 0) {
+			return i + 1
 		}
 	}
-	return nil
+	return 0
+}
+
+// textEnd returns the length of the rest of a quoted string, after the opening and including the closing quote; 0 if it is not closed.
+func textEnd(text []byte) int {
+	for i := 0; i < len(text); i++ {
+		switch text[i] {
+		case '\\':
+			i++
+		case '"':
+			return i + 1
+		}
+	}
+	return 0
 }

@@ -105,7 +105,7 @@ func TestShared(t *testing.T) {
 	if reflect.ValueOf(a.Labels).Pointer() != reflect.ValueOf(a.Selector).Pointer() {
 		t.Error("two mappings of the same")
 	}
-	if unsafe.StringData(*a.Ports[0].Name) != unsafe.StringData(*a.Ports[1].Name) || unsafe.StringData(a.Names[0]) != unsafe.StringData(a.Labels["app"]) {
+	if a.Ports[0].Name != a.Ports[1].Name || unsafe.StringData(a.Names[0]) != unsafe.StringData(a.Labels["app"]) {
 		t.Error("two texts of the same")
 	}
 	if !Into(text, &b) || reflect.ValueOf(a.Labels).Pointer() == reflect.ValueOf(b.Labels).Pointer() {
@@ -119,7 +119,7 @@ func TestLeavesAlone(t *testing.T) {
 		``, `null`, ` {}`, `{} `, `{"kind": "a"}`, `{"kind":"a",}`, `{"version":"a","kind":"b"}`, `{"kind":"a","kind":"b"}`, `{"Kind":"a"}`, `{"unknown":1}`,
 		`{"labels":{"b":"","a":""}}`, `{"labels":{"a":"","a":""}}`, `{"labels":{"a":1}}`, `{"labels":[]}`, `{"ports":{}}`, `{"ports":[1]}`, `{"ports":[{"number":1.0}]}`,
 		`{"ports":[{"number":1e3}]}`, `{"ports":[{"number":01}]}`, `{"ports":[{"number":3000000000}]}`, `{"ports":[{"number":-}]}`, `{"small":128}`, `{"small":-129}`,
-		`{"created":-1}`, `{"created":1000000000000000000}`, `{"kind":"\x"}`, `{"kind":"` + "\x01" + `"}`, `{"kind":"a`, `{"kind":"a\`,
+		`{"created":-1}`, `{"created":1000000000000000000}`, `{"kind":"\ud800"}`, `{"kind":"\x"}`, `{"kind":"` + "\x01" + `"}`, `{"kind":"` + "\xff" + `"}`, `{"kind":"a`, `{"kind":"a\`,
 		`{"ready":1}`, `{"since":"yesterday"}`, `{"since":}`, `{"raw":[}`, `{"ports":[{},]}`, `{"ports":[`, `{"hash":"*"}`, `{"ratio":"1"}`,
 	} {
 		if got := (sample{}); Into([]byte(text), &got) {
