@@ -277,7 +277,7 @@ func (a *Authority) addAddress(addr netip.Addr) bool {
 	if addr.IsUnspecified() || slices.Contains(a.addresses, addr) {
 		return false
 	}
-	if len(a.addresses) >= a.configured+maxAddresses {
+	if len(a.addresses) >= max(maxAddresses, a.configured+maxAddresses/2) {
 		a.addresses = slices.Delete(a.addresses, a.configured, a.configured+1)
 	}
 	a.addresses = append(a.addresses, addr)
