@@ -386,7 +386,7 @@ type value struct {
 // lenient parses all documents of a text. It accepts duplicate keys in a JSON object: the last one counts, as in nftlb, and the function twice is
 // called with the line and path of each duplicate.
 func lenient(text string, twice func(line int, path string)) (list []value, err error) {
-	values, problem := manifest.Values([]byte(text), manifest.DefaultLimits())
+	values, problem := manifest.PlacedValues([]byte(text), manifest.DefaultLimits())
 	if problem != nil {
 		return nil, &Error{Line: max(problem.Line, 1), Text: problem.Message}
 	}

@@ -275,10 +275,10 @@ type Value struct {
 	// Duplicates lists the paths of fields that occur more than once, such as "spec.type". The last occurrence counts, as for kubectl.
 	Duplicates []string
 
-	layout layout // only of Values
+	layout layout // only of PlacedValues
 }
 
-// Position returns the line and column of a field, as Tree.Position does.
+// Position returns the line and column of a field of a Value of PlacedValues, as Tree.Position does.
 func (v *Value) Position(field string) (line, column int) {
 	below, column := v.layout.find(field)
 	return v.Line + below, column
@@ -287,6 +287,15 @@ func (v *Value) Position(field string) (line, column int) {
 // Values decodes all documents of a text in YAML or JSON, for callers that need plain values and not objects. It interprets YAML and applies limits
 // like Decode.
 func Values(text []byte, limits Limits) ([]Value, *Problem) {
+	return values(text, limits, false)
+}
+
+// PlacedValues is Values for callers that ask for positions of fields, which cost some time.
+func PlacedValues(text []byte, limits Limits) ([]Value, *Problem) {
+	return values(text, limits, true)
+}
+
+func values(text []byte, limits Limits, placed bool) (list []Value, problem *Problem) {
 	limits = limits.orDefaults()
 	text, err := checkText(text)
 	if err == nil && len(text) > limits.Bytes {
@@ -296,21 +305,24 @@ func Values(text []byte, limits Limits) ([]Value, *Problem) {
 	if err == nil {
 		docs, err = (&reading{limits: limits, workspace: new(workspace)}).parseYAML(text)
 	}
-	var values []Value
 	for i := 0; i < len(docs) && err == nil; i++ {
 		var value Value
-		if value, err = valueOf(docs[i]); value.Data != nil {
-			values = append(values, value)
+		if value, err = valueOf(docs[i]); value.Data == nil {
+			continue
 		}
+		if placed {
+			value.layout = layoutOf(docs[i].root)
+		}
+		list = append(list, value)
 	}
 	if err != nil {
 		return nil, &Problem{Line: err.line, Column: err.column, Reason: err.reason, Message: err.message}
 	}
-	return values, nil
+	return list, nil
 }
 
 func valueOf(doc parsed) (Value, *refusal) {
-	value := Value{Line: doc.root.line, layout: layoutOf(doc.root)}
+	value := Value{Line: doc.root.line}
 	for _, f := range doc.flaws {
 		switch {
 		case f.reason == ReasonDuplicateKey:
