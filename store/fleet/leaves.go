@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"io"
 	"net/http"
 	"strconv"
 	"time"
@@ -114,6 +113,9 @@ func (e *Engine) fill(ctx context.Context, log *stream.Log, after stream.Positio
 	return err
 }
 
+// errComplete ends the reading of the history at the last commit that is wanted.
+var errComplete = errors.New("the history is complete")
+
 // history appends to a log the commits from one etcd revision until another, read from the history of etcd.
 func (e *Engine) history(ctx context.Context, from, until int64, log *stream.Log) error {
 	ctx, cancel := context.WithTimeout(ctx, fillTimeout)
@@ -134,14 +136,14 @@ func (e *Engine) history(ctx context.Context, from, until int64, log *stream.Log
 		of := leafFeed{log: log}
 		of.add(h, it.ops, it.note)
 		if h.mod >= until {
-			return io.EOF
+			return errComplete
 		}
 		return nil
 	})
 	switch {
 	case isCompacted(err):
 		return errForgotten
-	case errors.Is(err, io.EOF):
+	case errors.Is(err, errComplete):
 		return nil
 	case err != nil:
 		return err
