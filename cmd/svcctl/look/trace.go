@@ -3,6 +3,7 @@ package look
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -231,14 +232,16 @@ func runJournal(ctx context.Context, env *cli.Env, v *cli.Verb, args []string) e
 	if v.Option("output").Text() == cli.FormTable {
 		return env.Print(resource.JournalTable(lines))
 	}
+	var b strings.Builder
+	to := json.NewEncoder(&b)
 	for _, l := range lines {
 		var line any = l.JournalEntry
 		if l.HistoryEntry != nil {
 			line = l.HistoryEntry
 		}
-		if err := env.PrintLine(line); err != nil {
-			return err
+		if err := to.Encode(line); err != nil {
+			return fmt.Errorf("encode as JSON: %w", err)
 		}
 	}
-	return nil
+	return env.Print(b.String())
 }
