@@ -88,19 +88,19 @@ func (x *index) replace(key serviceKey, in resolve.Input, moved map[netip.Addr]b
 // move updates the names of addresses for PTR records. `old` holds the previous names, `now` the new ones. Addresses with changed names are added to
 // `moved`.
 func (x *index) move(old, now map[netip.Addr][]string, moved map[netip.Addr]bool) {
-	for _, side := range []struct {
-		names, others map[netip.Addr][]string
-		change        func(netip.Addr, string)
-	}{{old, now, x.disown}, {now, old, x.own}} {
-		for addr, names := range side.names {
-			if !slices.Equal(names, side.others[addr]) {
-				moved[addr] = true
-				for _, name := range names {
-					side.change(addr, name)
-				}
+	each := func(names, others map[netip.Addr][]string, change func(netip.Addr, string)) {
+		for addr, list := range names {
+			if slices.Equal(list, others[addr]) {
+				continue
+			}
+			moved[addr] = true
+			for _, name := range list {
+				change(addr, name)
 			}
 		}
 	}
+	each(old, now, x.disown)
+	each(now, old, x.own)
 }
 
 func (x *index) own(addr netip.Addr, name string) {
