@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"svcctl.io/svcctl/appliance/config"
+	"svcctl.io/svcctl/nft"
 	"svcctl.io/svcctl/store"
 	"svcctl.io/svcctl/store/annotation"
 	"svcctl.io/svcctl/store/engine"
@@ -34,7 +35,7 @@ var bearers = map[string]string{
 func TestFilesAndTheAPIAnswerAlike(t *testing.T) {
 	cfg := config.Default()
 	cfg.Addresses.ClusterIPRanges = []netip.Prefix{netip.MustParsePrefix("10.96.0.0/12")}
-	cfg.Addresses.LoadBalancerPools = []config.AddrRange{{First: netip.MustParseAddr("198.18.0.1"), Last: netip.MustParseAddr("198.18.255.254")}}
+	cfg.Addresses.LoadBalancerPools = []nft.Range{{First: netip.MustParseAddr("198.18.0.1"), Last: netip.MustParseAddr("198.18.255.254")}}
 	objects, err := store.Open(engine.NewMemory(), cfg.Store())
 	if err != nil {
 		t.Fatal(err)

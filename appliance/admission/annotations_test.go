@@ -20,7 +20,7 @@ func served(t *testing.T) *store.Store {
 	t.Helper()
 	cfg := config.Default()
 	cfg.Addresses.ClusterIPRanges = []netip.Prefix{netip.MustParsePrefix("10.96.0.0/16")}
-	cfg.Addresses.LoadBalancerPools = []config.AddrRange{{First: netip.MustParseAddr("192.0.2.0"), Last: netip.MustParseAddr("192.0.2.9")}}
+	cfg.Addresses.LoadBalancerPools, _ = config.ParseAddrRanges([]string{"192.0.2.0-192.0.2.9"})
 	objects, err := store.Open(engine.NewMemory(), cfg.Store())
 	if err != nil {
 		t.Fatal(err)

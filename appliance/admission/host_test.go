@@ -74,7 +74,7 @@ func TestAddressesThatAreNotGiven(t *testing.T) {
 	cfg := config.Default()
 	cfg.DNS.Upstreams = []netip.AddrPort{netip.MustParseAddrPort("192.0.2.53:53"), netip.MustParseAddrPort("198.51.100.53:53")}
 	cfg.Addresses.ClusterIPRanges = []netip.Prefix{netip.MustParsePrefix("10.96.0.0/16"), netip.MustParsePrefix("10.0.0.0/24")}
-	cfg.Addresses.LoadBalancerPools = []config.AddrRange{{First: netip.MustParseAddr("198.51.100.50"), Last: netip.MustParseAddr("198.51.100.60")}}
+	cfg.Addresses.LoadBalancerPools, _ = config.ParseAddrRanges([]string{"198.51.100.50-198.51.100.60"})
 	check := New(&cfg, opened(t), nil)
 	check.read = func() (node.Facts, error) {
 		return node.Facts{Addresses: []node.Address{

@@ -17,6 +17,7 @@ import (
 
 	"svcctl.io/svcctl/appliance/control"
 	"svcctl.io/svcctl/appliance/logqueue"
+	"svcctl.io/svcctl/nft"
 	"svcctl.io/svcctl/store"
 	"svcctl.io/svcctl/store/object"
 )
@@ -109,10 +110,10 @@ type Addresses struct {
 	// the policy Local does not apply to them.
 	ClusterCIDRs []netip.Prefix
 	// LoadBalancerPools lists the ranges of load balancer IPs (--load-balancer-pool); if it is empty, none are allocated.
-	LoadBalancerPools []AddrRange
+	LoadBalancerPools []nft.Range
 	// InternalPools lists the ranges of the IPs of internal load balancers, which only clients in InternalFrom and ClusterCIDRs can reach
 	// (--load-balancer-internal-pool); if it is empty, none are allocated.
-	InternalPools []AddrRange
+	InternalPools []nft.Range
 	// InternalFrom selects the clients, in addition to ClusterCIDRs, that can reach InternalPools (--load-balancer-internal-from).
 	InternalFrom InternalFrom
 	// ClusterIPClients selects the clients that can reach cluster IPs (--cluster-ip-clients).

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"svcctl.io/svcctl/appliance/node"
+	"svcctl.io/svcctl/nft"
 )
 
 // goodConfig is a Config that Validate likes on every machine.
@@ -68,7 +69,7 @@ func TestValidate(t *testing.T) {
 		}
 		return out
 	}
-	pool := func(list ...string) []AddrRange {
+	pool := func(list ...string) []nft.Range {
 		out, err := ParseAddrRanges(list)
 		if err != nil {
 			t.Fatal(err)
@@ -149,9 +150,9 @@ func TestValidate(t *testing.T) {
 			[]string{`--load-balancer-pool "223.255.255.255-224.0.0.1": multicast and reserved addresses`}},
 		{"link-local pool", func(c *Config) { c.Addresses.LoadBalancerPools = pool("fe80::1-fe80::9") }, []string{`--load-balancer-pool "fe80::1-fe80::9": link-local`}},
 		{"pool backwards", func(c *Config) {
-			c.Addresses.LoadBalancerPools = []AddrRange{{First: netip.MustParseAddr("192.0.2.9"), Last: netip.MustParseAddr("192.0.2.1")}}
+			c.Addresses.LoadBalancerPools = []nft.Range{{First: netip.MustParseAddr("192.0.2.9"), Last: netip.MustParseAddr("192.0.2.1")}}
 		}, []string{`--load-balancer-pool "192.0.2.9-192.0.2.1": not a range`}},
-		{"empty pool", func(c *Config) { c.Addresses.LoadBalancerPools = []AddrRange{{}, {}} },
+		{"empty pool", func(c *Config) { c.Addresses.LoadBalancerPools = []nft.Range{{}, {}} },
 			[]string{`--load-balancer-pool "invalid IP-invalid IP": not a range`, `--load-balancer-pool "invalid IP-invalid IP": not a range`}},
 		{"unknown word", func(c *Config) { c.Services.SNAT = "sometimes" }, []string{`--snat "sometimes": not a choice: give one of auto, never`}},
 	} {

@@ -23,9 +23,6 @@ type PortRange struct{ First, Last uint16 }
 // String returns the range in the form "30000-32767".
 func (r PortRange) String() string { return fmt.Sprintf("%d-%d", r.First, r.Last) }
 
-// AddrRange is a range of addresses; both ends belong to it.
-type AddrRange = nft.Range
-
 // NodePortAddresses selects the box's addresses on which node ports answer. A VIP never answers node
 // ports. The zero value means every local address that is not loopback.
 type NodePortAddresses struct {
@@ -124,11 +121,11 @@ func ParsePortRange(s string) (PortRange, error) {
 }
 
 // ParseAddrRange parses a pool: "A-B", or a CIDR, which stands for its host addresses (hostsOf).
-func ParseAddrRange(s string) (AddrRange, error) {
+func ParseAddrRange(s string) (nft.Range, error) {
 	if strings.Contains(s, "/") {
 		p, err := parsePrefix(s)
 		if err != nil {
-			return AddrRange{}, err
+			return nft.Range{}, err
 		}
 		return hostsOf(p), nil
 	}
@@ -140,19 +137,19 @@ func ParseAddrRange(s string) (AddrRange, error) {
 	b, errB := netip.ParseAddr(strings.TrimSpace(last))
 	switch {
 	case errA != nil || errB != nil || a.Zone() != "" || b.Zone() != "" || a.Is4In6() || b.Is4In6():
-		return AddrRange{}, fmt.Errorf("%q is neither a CIDR nor a range: write it as 198.51.100.0/28 or 198.51.100.10-198.51.100.20", s)
+		return nft.Range{}, fmt.Errorf("%q is neither a CIDR nor a range: write it as 198.51.100.0/28 or 198.51.100.10-198.51.100.20", s)
 	case a.BitLen() != b.BitLen():
-		return AddrRange{}, fmt.Errorf("%q goes from one family to the other: give one range for each", s)
+		return nft.Range{}, fmt.Errorf("%q goes from one family to the other: give one range for each", s)
 	case a.Compare(b) > 0:
-		return AddrRange{}, fmt.Errorf("%q ends before it starts: write %s-%s", s, b, a)
+		return nft.Range{}, fmt.Errorf("%q ends before it starts: write %s-%s", s, b, a)
 	}
-	return AddrRange{First: a, Last: b}, nil
+	return nft.Range{First: a, Last: b}, nil
 }
 
 // hostsOf returns the host addresses of a network: all except the first, which is the network address or in IPv6 the subnet-router anycast
 // address (RFC 4291, section 2.6.1), and in IPv4 the last, the broadcast address. In a network of one or two addresses all are host
 // addresses (RFC 3021, RFC 6164).
-func hostsOf(p netip.Prefix) AddrRange {
+func hostsOf(p netip.Prefix) nft.Range {
 	r := rangeOf(p)
 	if p.Addr().BitLen()-p.Bits() < 2 {
 		return r
@@ -165,7 +162,7 @@ func hostsOf(p netip.Prefix) AddrRange {
 }
 
 // ParseAddrRanges parses a list of pools.
-func ParseAddrRanges(list []string) ([]AddrRange, error) { return parseList(list, ParseAddrRange) }
+func ParseAddrRanges(list []string) ([]nft.Range, error) { return parseList(list, ParseAddrRange) }
 
 // maxInterfaceName is the longest name of a network interface (IFNAMSIZ without the closing NUL).
 const maxInterfaceName = 15

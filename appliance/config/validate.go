@@ -181,10 +181,10 @@ func (c *Config) validateRanges(v *validation) {
 
 // validatePools checks the pools of load balancer IPs.
 func (c *Config) validatePools(v *validation) {
-	var before []AddrRange
+	var before []nft.Range
 	for _, pools := range []struct {
 		flag string
-		list []AddrRange
+		list []nft.Range
 	}{{"load-balancer-pool", c.Addresses.LoadBalancerPools}, {"load-balancer-internal-pool", c.Addresses.InternalPools}} {
 		for _, pool := range pools.list {
 			if !pool.First.IsValid() || pool.First.BitLen() != pool.Last.BitLen() || pool.First.Compare(pool.Last) > 0 {
@@ -246,7 +246,7 @@ func (c *Config) validateServiceRanges(v *validation) {
 // notUnicast returns the name of the first class of addresses between first and last that cannot be VIPs, as "loopback addresses"; "" when
 // there is none.
 func notUnicast(first, last netip.Addr) string {
-	span := AddrRange{First: first, Last: last}
+	span := nft.Range{First: first, Last: last}
 	for _, kind := range []struct{ prefix, name string }{
 		{"0.0.0.0/8", "addresses of this network"},
 		{"127.0.0.0/8", "loopback addresses"},

@@ -11,6 +11,7 @@ import (
 	"svcctl.io/svcctl/appliance/control"
 	"svcctl.io/svcctl/appliance/node"
 	"svcctl.io/svcctl/appliance/test/faulty"
+	"svcctl.io/svcctl/nft"
 	"svcctl.io/svcctl/nft/nfttest/fake"
 	"svcctl.io/svcctl/store"
 	"svcctl.io/svcctl/store/object"
@@ -32,7 +33,7 @@ func hostWith(texts ...string) *node.Facts {
 
 func TestHostAddresses(t *testing.T) {
 	cfg := config.Default()
-	cfg.Addresses.LoadBalancerPools = []config.AddrRange{{First: netip.MustParseAddr("198.51.100.1"), Last: netip.MustParseAddr("198.51.100.9")}}
+	cfg.Addresses.LoadBalancerPools = []nft.Range{{First: netip.MustParseAddr("198.51.100.1"), Last: netip.MustParseAddr("198.51.100.9")}}
 	cfg.Addresses.ExternalIPRanges.Prefixes = []netip.Prefix{netip.MustParsePrefix("203.0.113.0/28")}
 	services := map[netip.Addr]bool{}
 	for _, text := range []string{"192.0.2.1", "192.0.2.2", "192.0.2.3", "198.51.100.3"} {

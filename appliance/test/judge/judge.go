@@ -21,10 +21,10 @@ func Config(box *oracle.Box) *config.Config {
 	cfg.NodeName, cfg.Zone = box.NodeName, box.Zone
 	cfg.Addresses.ClusterIPRanges, cfg.Addresses.ClusterCIDRs, cfg.Addresses.ExternalIPRanges.Prefixes = box.ServiceRanges, box.InternalSources, box.ExternalIPRanges
 	for _, p := range box.Pools {
-		cfg.Addresses.LoadBalancerPools = append(cfg.Addresses.LoadBalancerPools, config.AddrRange{First: p.Addr(), Last: config.LastAddr(p)})
+		cfg.Addresses.LoadBalancerPools = append(cfg.Addresses.LoadBalancerPools, nft.Range{First: p.Addr(), Last: config.LastAddr(p)})
 	}
 	for _, p := range box.InternalPools {
-		cfg.Addresses.InternalPools = append(cfg.Addresses.InternalPools, config.AddrRange{First: p.Addr(), Last: config.LastAddr(p)})
+		cfg.Addresses.InternalPools = append(cfg.Addresses.InternalPools, nft.Range{First: p.Addr(), Last: config.LastAddr(p)})
 	}
 	cfg.Addresses.EgressFrom = box.EgressFrom
 	cfg.Addresses.InternalFrom = config.InternalFrom{Prefixes: box.InsideSources, Interfaces: box.InsideInterfaces}
