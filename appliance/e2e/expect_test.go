@@ -37,16 +37,19 @@ func (b *box) tryReaches(from *netlab.Host, network string, to netip.AddrPort, w
 }
 
 // tryShares is tryReaches with shares that may be off by a part of them; 1: each endpoint answers at all.
-// A quarter of the questions is enough if the shares are off by half of that at most.
+// A quarter of the questions to several endpoints is enough if the shares are off by half of that at most.
 func (b *box) tryShares(from *netlab.Host, network string, to netip.AddrPort, want source, off float64, at ...netip.AddrPort) error {
 	what := fmt.Sprintf("%s %s to %s", from.Name, network, to)
 	if _, err := from.Ask(network, to, patiently); err != nil { // hundreds of time-outs would say no more
 		return fmt.Errorf("%s: want answers by %v: %w", what, at, err)
 	}
-	n := sample(len(at))
-	tally := from.AskMany(n/4, network, to, patiently)
-	if len(tally.Failures) == 0 && shared(tally, off/2, at) != nil {
-		tally.Add(from.AskMany(n-n/4, network, to, patiently))
+	first, rest := sample(len(at)), 0
+	if len(at) > 1 {
+		first, rest = first/4, first-first/4
+	}
+	tally := from.AskMany(first, network, to, patiently)
+	if rest > 0 && len(tally.Failures) == 0 && shared(tally, off/2, at) != nil {
+		tally.Add(from.AskMany(rest, network, to, patiently))
 	}
 	if len(tally.Failures) != 0 {
 		return fmt.Errorf("%s: want answers by %v: %s", what, at, tally)
@@ -81,11 +84,10 @@ func shared(tally *netlab.Tally, off float64, at []netip.AddrPort) error {
 var patiently = netlab.Within(time.Minute)
 
 // sample is how many questions show that n endpoints have equal shares ± 25 %, with a
-// chance of less than 1 in 10⁵ to miss by bad luck. Of one endpoint a quarter of them is asked: another one that had half of the
-// connections would answer none with a chance of 1 in 10⁵.
+// chance of less than 1 in 10⁵ to miss by bad luck.
 func sample(n int) int {
 	if n == 1 {
-		return 4 * 17
+		return 50
 	}
 	return 400 * (n - 1)
 }
