@@ -110,12 +110,9 @@ screenshots: deps build ## pictures of each page of the dashboard, light and dar
 	@.ci/deps chromium npm
 	SVCCTL_SCREENSHOTS=$(CURDIR)/bin/screenshots; export SVCCTL_SCREENSHOTS; $(BROWSER) -run Screenshots .
 
-# Test programs allocate much and live for seconds: a garbage collection at four times the heap takes a quarter off their work. The linker
-# is faster without, as the memory of a process is dear. Those that wait for seconds begin first: eight wait, and four compute meanwhile.
-WAITING = ./api ./appliance/discover/consul ./appliance/relay ./appliance/prober ./cmd/svcctl/top ./appliance/discover/targets ./watch \
-	./appliance/discover/nomad ./appliance/reconcile ./nft ./store ./appliance/simulate ./api/rest
+# Test programs allocate much and live for seconds: a garbage collection at four times the heap takes a quarter off their work.
 test-unit: ## the tests that need no rights and no programs, within a minute
-	GOGC=400 go test -short -vet=off -p 12 -parallel 8 -toolexec 'env -u GOGC' $(WAITING) ./...
+	GOGC=400 go test -short -vet=off -p 8 ./...
 
 TIMES ?= 5
 busy: ## make TARGET (test) TIMES (5) times beside LOOPS (16) busy loops; also each failure that a second run forgives (root or sudo)
