@@ -13,7 +13,7 @@ import (
 // Test621_one_count_of_objects: what `fleet backup`, `restore`, `init` and `status` call objects are the objects of all kinds, and not
 // the files of sources, the keys and the trial that are stored beside them.
 func Test621_one_count_of_objects(t *testing.T) {
-	c := startEtcd(t, 1)
+	c := ownFleet(t)
 	c.init()
 	a := c.open(c.withKeys("a", newKeyFile(t, 1)), storeConfig)
 	eventually(t, "box a may write", func() bool { return a.create("web", "old") == nil })
@@ -55,7 +55,7 @@ func Test621_one_count_of_objects(t *testing.T) {
 	}
 	counts["status"] = o.Objects
 	other := c.config("x")
-	other.Fleet = "other"
+	other.Fleet += "-other"
 	if counts["init"], err = fleet.Init(t.Context(), other, backup); err != nil {
 		t.Fatal(err)
 	}

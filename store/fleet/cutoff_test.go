@@ -118,7 +118,7 @@ func (p *proxy) be(mood string) {
 func Test671_a_box_that_is_cut_off_answers_reads_at_once(t *testing.T) {
 	for _, mood := range []string{silent, refusing, slow} {
 		t.Run(mood, func(t *testing.T) {
-			c := startEtcd(t, 1)
+			c := ownFleet(t)
 			c.init()
 			p := newProxy(t, c.urls[0])
 			cfg := c.config("a")

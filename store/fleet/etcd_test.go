@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -28,9 +29,23 @@ import (
 // patience is how long something that must come is waited for.
 const patience = time.Minute
 
+// shared is the etcd of all tests that need only a fleet of their own in it. It starts with the first of them.
+var shared struct {
+	start  sync.Once
+	etcd   *cluster
+	fleets atomic.Int64
+}
+
 func TestMain(m *testing.M) {
 	netlab.Parallel(4) // they wait for leases and elections
-	os.Exit(m.Run())
+	code := m.Run()
+	if shared.etcd != nil {
+		shared.etcd.kill(0)
+		if err := os.RemoveAll(shared.etcd.dirs[0]); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+		}
+	}
+	os.Exit(code)
 }
 
 // apart are the tests that run beside others already.
@@ -45,18 +60,19 @@ func besideOthers(t testing.TB) {
 	}
 }
 
-// cluster is etcd with some members, on loopback addresses.
+// cluster is etcd with some members, on loopback addresses, and a fleet in it.
 type cluster struct {
 	t       testing.TB
+	fleet   string
 	urls    []string
 	dirs    []string
 	args    [][]string
 	members []*exec.Cmd
 }
 
-// startEtcd starts members of an etcd of the distribution, and ends them with the test. The test runs beside others from
-// here on: it has no t.Setenv, and what it changes for its boxes it changes in them, not in the package.
-func startEtcd(t testing.TB, members int) *cluster {
+// etcdProgram returns the path of the distribution's etcd. The test runs beside others from here on: it has no t.Setenv, and
+// what it changes for its boxes it changes in them, not in the package.
+func etcdProgram(t testing.TB) string {
 	t.Helper()
 	if testing.Short() {
 		t.Skip("SKIPPED: tests with -short start no etcd")
@@ -69,22 +85,18 @@ func startEtcd(t testing.TB, members int) *cluster {
 		}
 		t.Skip("etcd is not installed: .ci/deps etcd")
 	}
-	c := &cluster{t: t}
-	ports := freePorts(t, 2*members)
-	var peers []string
-	for i := range members {
-		peers = append(peers, fmt.Sprintf("m%d=http://127.0.0.1:%d", i, ports[members+i]))
+	return program
+}
+
+// startEtcd starts members of an etcd, and ends them with the test.
+func startEtcd(t testing.TB, members int) *cluster {
+	t.Helper()
+	program := etcdProgram(t)
+	var dirs []string
+	for range members {
+		dirs = append(dirs, t.TempDir())
 	}
-	for i := range members {
-		url, peer, dir := fmt.Sprintf("http://127.0.0.1:%d", ports[i]), fmt.Sprintf("http://127.0.0.1:%d", ports[members+i]), t.TempDir()
-		c.urls, c.dirs = append(c.urls, url), append(c.dirs, dir)
-		c.args = append(c.args, []string{
-			program, "--unsafe-no-fsync", // members are killed, not machines
-			"--name", fmt.Sprintf("m%d", i), "--data-dir", dir, "--listen-client-urls", url, "--advertise-client-urls", url,
-			"--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer, "--initial-cluster", strings.Join(peers, ","),
-		})
-		c.members = append(c.members, nil)
-	}
+	c := newCluster(t, program, dirs...)
 	t.Cleanup(func() {
 		for i := range c.members {
 			c.kill(i)
@@ -96,6 +108,51 @@ func startEtcd(t testing.TB, members int) *cluster {
 	c.ready()
 	return c
 }
+
+// ownFleet returns a fleet of the test alone in the etcd that tests share. A test that stops, changes or compacts etcd, or that
+// reads all of it, has startEtcd instead.
+func ownFleet(t testing.TB) *cluster {
+	t.Helper()
+	program := etcdProgram(t)
+	shared.start.Do(func() {
+		dir, err := os.MkdirTemp("", "svcctl-fleet-")
+		if err != nil {
+			t.Fatal(err)
+		}
+		shared.etcd = newCluster(t, program, dir)
+		shared.etcd.start(0)
+		shared.etcd.ready()
+	})
+	if shared.etcd == nil {
+		t.Fatal("the shared etcd did not start")
+	}
+	return &cluster{t: t, fleet: fmt.Sprintf("test%d", shared.fleets.Add(1)), urls: shared.etcd.urls}
+}
+
+// newCluster returns a cluster with a member for each data directory, none of which is started.
+func newCluster(t testing.TB, program string, dirs ...string) *cluster {
+	t.Helper()
+	c := &cluster{t: t, fleet: "test", dirs: dirs}
+	ports := freePorts(t, 2*len(dirs))
+	var peers []string
+	for i := range dirs {
+		peers = append(peers, fmt.Sprintf("m%d=http://127.0.0.1:%d", i, ports[len(dirs)+i]))
+	}
+	for i, dir := range dirs {
+		url, peer := fmt.Sprintf("http://127.0.0.1:%d", ports[i]), fmt.Sprintf("http://127.0.0.1:%d", ports[len(dirs)+i])
+		c.urls = append(c.urls, url)
+		c.args = append(c.args, []string{
+			program, "--unsafe-no-fsync", // members are killed, not machines
+			"--name", fmt.Sprintf("m%d", i), "--data-dir", dir, "--listen-client-urls", url, "--advertise-client-urls", url,
+			"--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer, "--initial-cluster", strings.Join(peers, ","),
+		})
+		c.members = append(c.members, nil)
+	}
+	return c
+}
+
+// key returns the key in etcd of a key of the fleet.
+func (c *cluster) key(name string) string { return "svcctl/" + c.fleet + "/" + name }
 
 func (c *cluster) start(i int) {
 	c.t.Helper()
@@ -180,7 +237,7 @@ type box struct {
 
 func (c *cluster) config(name string) fleet.Config {
 	return fleet.Config{
-		Fleet: "test", Box: name, Endpoints: c.urls, Dir: filepath.Join(c.t.TempDir(), "data"), Settings: []byte(`{"ranges":"10.96.0.0/16"}`),
+		Fleet: c.fleet, Box: name, Endpoints: c.urls, Dir: filepath.Join(c.t.TempDir(), "data"), Settings: []byte(`{"ranges":"10.96.0.0/16"}`),
 		Log: slog.New(slog.NewTextHandler(testLog{c.t}, &slog.HandlerOptions{Level: slog.LevelDebug})), Readable: store.KnowsKey, Secret: store.IsSecretKey, Conversion: fleet.Conversion{Restored: func(key string, value, now []byte) ([]byte, error) {
 			return store.ForRestore(key, value, now, "node", noSource)
 		}},
@@ -214,10 +271,17 @@ func (c *cluster) join(name string) *box {
 	return c.open(c.config(name), storeConfig)
 }
 
-// twoBoxes starts an etcd of one member and two boxes of a fleet, which both have some Services.
+// twoBoxes returns two boxes of a fleet of the test alone, which both have some Services.
 func twoBoxes(t *testing.T, services ...string) (c *cluster, a, b *box) {
 	t.Helper()
-	c = startEtcd(t, 1)
+	c = ownFleet(t)
+	a, b = c.twoBoxes(t, services...)
+	return c, a, b
+}
+
+// twoBoxes makes the fleet and starts two boxes, which both have some Services.
+func (c *cluster) twoBoxes(t *testing.T, services ...string) (a, b *box) {
+	t.Helper()
 	c.init()
 	a, b = c.join("a"), c.join("b")
 	if len(services) > 0 {
@@ -226,7 +290,7 @@ func twoBoxes(t *testing.T, services ...string) (c *cluster, a, b *box) {
 		}
 		same(t, a, b)
 	}
-	return c, a, b
+	return a, b
 }
 
 func (c *cluster) open(cfg fleet.Config, of store.Config) *box {

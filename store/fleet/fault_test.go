@@ -25,7 +25,7 @@ import (
 // A box that dies before or after any call of a large commit leaves all of it or nothing, and the next
 // one finishes it; nothing is left over.
 func Test461_killed_at_each_call_of_a_large_commit(t *testing.T) {
-	c := startEtcd(t, 1)
+	c := ownFleet(t)
 	var names []string
 	for n := range 300 {
 		names = append(names, fmt.Sprintf("s%d", n))
@@ -34,7 +34,7 @@ func Test461_killed_at_each_call_of_a_large_commit(t *testing.T) {
 	for dies := 1; ; dies++ {
 		cfg := func(name string) fleet.Config {
 			cfg := c.config(name)
-			cfg.Fleet = fmt.Sprintf("killed%d", dies)
+			cfg.Fleet += fmt.Sprintf("-killed%d", dies)
 			return cfg
 		}
 		if _, err := fleet.Init(t.Context(), cfg("init"), ""); err != nil {
@@ -97,7 +97,8 @@ func Test461_killed_at_each_call_of_a_large_commit(t *testing.T) {
 
 // Test462 has etcd forget its history while a box is away: the box reads what there is, and its journal begins anew.
 func Test462_compaction_under_a_box_that_is_behind(t *testing.T) {
-	c, a, b := twoBoxes(t)
+	c := startEtcd(t, 1)
+	a, b := c.twoBoxes(t)
 	if err := a.create("old", "gone"); err != nil {
 		t.Fatal(err)
 	}
@@ -134,7 +135,7 @@ func Test462_compaction_under_a_box_that_is_behind(t *testing.T) {
 
 // Another program writes below the fleet's keys: what does not fit the digest is not believed.
 func Test463_objects_that_nobody_committed(t *testing.T) {
-	c := startEtcd(t, 1)
+	c := ownFleet(t)
 	c.init()
 	a := c.open(c.withKeys("a", newKeyFile(t, 1)), storeConfig)
 	if err := a.replace(t, fleet.TokenKey, "", "signs"); err != nil {
@@ -144,19 +145,19 @@ func Test463_objects_that_nobody_committed(t *testing.T) {
 		t.Fatal(err)
 	}
 	client := c.client()
-	if _, err := client.Delete(t.Context(), "svcctl/test/object/Service/default/web"); err != nil {
+	if _, err := client.Delete(t.Context(), c.key("object/Service/default/web")); err != nil {
 		t.Fatal(err)
 	}
 	if a.clusterIP("web") == "" {
 		t.Error("what nobody committed is followed")
 	}
 	// A head that does not follow on the one before has the box read everything.
-	head, err := client.Get(t.Context(), "svcctl/test/head")
+	head, err := client.Get(t.Context(), c.key("head"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	value := strings.Replace(string(head.Kvs[0].Value), `"id":"`, `"id":"f00`, 1)
-	if _, err := client.Put(t.Context(), "svcctl/test/head", value); err != nil {
+	if _, err := client.Put(t.Context(), c.key("head"), value); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, "the box says so", func() bool { return a.engine.State().Kind == fleet.Damaged })
@@ -246,7 +247,7 @@ func TestADamagedReplica(t *testing.T) {
 
 // A box of its own becomes a fleet, and a box of a fleet one of its own, with everything as it was.
 func Test465_into_a_fleet_and_out_of_it(t *testing.T) {
-	c := startEtcd(t, 1)
+	c := ownFleet(t)
 	dir := filepath.Join(t.TempDir(), "single")
 	file, err := engine.OpenFile(dir)
 	if err != nil {
@@ -308,7 +309,7 @@ func Test465_into_a_fleet_and_out_of_it(t *testing.T) {
 
 // Clocks that are an hour off change neither the order nor who holds what.
 func Test466_clocks_an_hour_off(t *testing.T) {
-	c := startEtcd(t, 1)
+	c := ownFleet(t)
 	c.init()
 	at := func(name string, off time.Duration) *box {
 		of := storeConfig

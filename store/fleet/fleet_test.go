@@ -74,7 +74,7 @@ func Test450_a_write_on_one_box_is_there_on_all(t *testing.T) {
 }
 
 func Test451_boxes_that_allocate_at_once_never_give_a_value_twice(t *testing.T) {
-	c := startEtcd(t, 1)
+	c := ownFleet(t)
 	c.init()
 	boxes := []*box{c.join("a"), c.join("b"), c.join("c")}
 	each := 60
@@ -177,7 +177,8 @@ func Test453_a_large_commit_is_one(t *testing.T) {
 }
 
 func Test454_a_box_starts_from_its_replica_while_etcd_is_away(t *testing.T) {
-	c, a, b := twoBoxes(t, "web")
+	c := startEtcd(t, 1)
+	a, b := c.twoBoxes(t, "web")
 	address := b.clusterIP("web")
 	b.stop()
 	if err := a.create("later"); err != nil {

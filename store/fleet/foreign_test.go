@@ -9,7 +9,7 @@ import (
 func Test656_keys_that_somebody_else_writes(t *testing.T) {
 	c, a, b := twoBoxes(t, "web", "other")
 	client := c.client()
-	key := func(name string) string { return "svcctl/test/object/Service/default/" + name }
+	key := func(name string) string { return c.key("object/Service/default/" + name) }
 	says := func(want string) {
 		t.Helper()
 		for _, of := range []*box{a, b} {
@@ -26,7 +26,7 @@ func Test656_keys_that_somebody_else_writes(t *testing.T) {
 	}
 	same(t, a, b)
 	eventually(t, "it is unfolded", func() bool {
-		now, err := client.Get(t.Context(), "svcctl/test/head")
+		now, err := client.Get(t.Context(), c.key("head"))
 		return err == nil && len(now.Kvs) == 1 && !strings.Contains(string(now.Kvs[0].Value), `"bundle"`)
 	})
 	if err := b.create("after"); err != nil {
@@ -68,7 +68,7 @@ func Test657_a_report_that_cannot_be_read(t *testing.T) {
 	c, a, _ := twoBoxes(t)
 	client := c.client()
 	for name, report := range map[string]string{"torn": "{", "null": "null", "other": `{"box":"b"}`} {
-		if _, err := client.Put(t.Context(), "svcctl/test/box/"+name, report); err != nil {
+		if _, err := client.Put(t.Context(), c.key("box/"+name), report); err != nil {
 			t.Fatal(err)
 		}
 		boxes, err := a.engine.Boxes(t.Context())
@@ -78,7 +78,7 @@ func Test657_a_report_that_cannot_be_read(t *testing.T) {
 		found := false
 		for i := range boxes {
 			if boxes[i].Box == name {
-				found = strings.Contains(boxes[i].Failing, "remove svcctl/test/box/"+name)
+				found = strings.Contains(boxes[i].Failing, "remove "+c.key("box/"+name))
 			}
 		}
 		if !found {

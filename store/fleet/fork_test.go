@@ -35,7 +35,7 @@ func Test615_a_copy_decides_as_the_box_does(t *testing.T) {
 	client := c.client()
 	revision := func() int64 {
 		t.Helper()
-		resp, err := client.Get(t.Context(), "svcctl/test/head")
+		resp, err := client.Get(t.Context(), c.key("head"))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -50,7 +50,7 @@ func (a *box) besideAWrite() error {
 // Test888 has a write wait for etcd: before the call, when it has landed and its answer is outstanding, and with a slow etcd.
 // Meanwhile the box reads, plans, makes dry runs and stores copies of files; and the write ends as it would without.
 func Test888_a_write_that_waits_for_etcd_holds_nothing_else(t *testing.T) {
-	c := startEtcd(t, 1)
+	c := ownFleet(t)
 	c.init()
 	other := c.join("other")
 	for step, at := range []string{"before the call", "before the answer"} {

@@ -31,7 +31,7 @@ func (c *cluster) setFormat(format int) {
 	c.t.Helper()
 	client := c.client()
 	for _, key := range []string{"fleet", "head"} {
-		resp, err := client.Get(c.t.Context(), "svcctl/test/"+key)
+		resp, err := client.Get(c.t.Context(), c.key(key))
 		if err != nil {
 			c.t.Fatal(err)
 		}
@@ -46,7 +46,7 @@ func (c *cluster) setFormat(format int) {
 		if err != nil {
 			c.t.Fatal(err)
 		}
-		if _, err := client.Put(c.t.Context(), "svcctl/test/"+key, string(text)); err != nil {
+		if _, err := client.Put(c.t.Context(), c.key(key), string(text)); err != nil {
 			c.t.Fatal(err)
 		}
 	}
@@ -55,7 +55,7 @@ func (c *cluster) setFormat(format int) {
 // headIs asserts that the newest commit is of a format, and by which box.
 func (c *cluster) headIs(format int, box string) {
 	c.t.Helper()
-	resp, err := c.client().Get(c.t.Context(), "svcctl/test/head")
+	resp, err := c.client().Get(c.t.Context(), c.key("head"))
 	if err != nil {
 		c.t.Fatal(err)
 	}
@@ -86,7 +86,7 @@ func Test613_no_commit_of_an_old_format_after_the_upgrade(t *testing.T) {
 		c.headIs(fleet.Format, "x")
 	}
 	t.Run("start", func(t *testing.T) {
-		c := startEtcd(t, 1)
+		c := ownFleet(t)
 		c.init()
 		c.setFormat(fleet.Format - 1)
 		e := c.old("old")
@@ -95,7 +95,7 @@ func Test613_no_commit_of_an_old_format_after_the_upgrade(t *testing.T) {
 		refused(c, c.run(e, c.config("old"), storeConfig))
 	})
 	t.Run("first start", func(t *testing.T) {
-		c := startEtcd(t, 1)
+		c := ownFleet(t)
 		c.init()
 		c.setFormat(fleet.Format - 1)
 		cfg := c.config("old")
@@ -121,7 +121,7 @@ func Test613_no_commit_of_an_old_format_after_the_upgrade(t *testing.T) {
 		c.headIs(fleet.Format, "x")
 	})
 	t.Run("commit", func(t *testing.T) {
-		c := startEtcd(t, 1)
+		c := ownFleet(t)
 		c.init()
 		c.setFormat(fleet.Format - 1)
 		e := c.old("old")

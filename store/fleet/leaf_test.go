@@ -210,7 +210,8 @@ func Test601_a_leaf_without_a_core_box(t *testing.T) {
 
 // A leaf that was away for longer than etcd keeps its history reads all objects, and takes over what differs.
 func Test602_a_leaf_that_fell_behind_reads_what_differs(t *testing.T) {
-	c, a, _ := twoBoxes(t, "web", "gone")
+	c := startEtcd(t, 1)
+	a, _ := c.twoBoxes(t, "web", "gone")
 	server := a.serve(t)
 	defer cutOff(server)
 	cfg := c.leafConfig("leaf", server.URL)
@@ -301,7 +302,7 @@ func Test609_a_leaf_holds_what_its_core_box_holds(t *testing.T) {
 	same(t, a, l)
 	// The head goes back by a commit, as after a snapshot of etcd.
 	client := c.client()
-	got, err := client.Get(t.Context(), "svcctl/test/head")
+	got, err := client.Get(t.Context(), c.key("head"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -310,7 +311,7 @@ func Test609_a_leaf_holds_what_its_core_box_holds(t *testing.T) {
 	if !strings.Contains(text, revision) {
 		t.Fatalf("the head %s is not of %s", text, revision)
 	}
-	if _, err := client.Put(t.Context(), "svcctl/test/head", strings.Replace(text, revision, fmt.Sprintf(`"revision":%d`, a.Revision()-1), 1)); err != nil {
+	if _, err := client.Put(t.Context(), c.key("head"), strings.Replace(text, revision, fmt.Sprintf(`"revision":%d`, a.Revision()-1), 1)); err != nil {
 		t.Fatal(err)
 	}
 	for _, box := range []*box{a, b, l} {
@@ -336,7 +337,7 @@ func Test609_a_leaf_holds_what_its_core_box_holds(t *testing.T) {
 	// A leaf of another fleet is none of this one.
 	l.stop()
 	other := c.config("other")
-	other.Fleet = "second"
+	other.Fleet += "-second"
 	if _, err := fleet.Init(t.Context(), other, ""); err != nil {
 		t.Fatal(err)
 	}
@@ -360,7 +361,7 @@ func Test609_a_leaf_holds_what_its_core_box_holds(t *testing.T) {
 
 // Secrets reach a leaf sealed: one with the key of the fleet has them, one without says what it lacks and has all else.
 func TestSecretsReachALeafSealed(t *testing.T) {
-	c := startEtcd(t, 1)
+	c := ownFleet(t)
 	c.init()
 	file := newKeyFile(t, 1)
 	a := c.open(c.withKeys("a", file), storeConfig)

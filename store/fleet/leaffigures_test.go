@@ -237,7 +237,7 @@ func BenchmarkLeaves(b *testing.B) {
 		client := c.client()
 		eventually(b, "etcd has the Services", func() (all bool) {
 			var err error
-			resp, err = client.Get(b.Context(), "svcctl/test/object/Service/", clientv3.WithPrefix())
+			resp, err = client.Get(b.Context(), c.key("object/Service/"), clientv3.WithPrefix())
 			return err == nil && len(resp.Kvs) == objects
 		})
 		size := 0

@@ -11,7 +11,7 @@ import (
 
 // A machine that is cloned has the name and the data directory of the first one.
 func Test658_a_copy_of_a_box(t *testing.T) {
-	c := startEtcd(t, 1)
+	c := ownFleet(t)
 	c.init()
 	first := c.join("a")
 	if err := first.create("web"); err != nil {

@@ -18,7 +18,7 @@ import (
 
 // Commits of a box land while it looks whether etcd went back, which it did not.
 func Test470_commits_while_etcd_is_looked_at(t *testing.T) {
-	c := startEtcd(t, 1)
+	c := ownFleet(t)
 	c.init()
 	a := c.join("a")
 	ctx, stop := context.WithCancel(t.Context())
@@ -50,11 +50,11 @@ func Test470_commits_while_etcd_is_looked_at(t *testing.T) {
 // Two operators make one fleet at once, and two boxes join it at once while nobody has said which settings it has:
 // one of each is first, and both boxes say the same of it.
 func Test560_two_begin_at_once(t *testing.T) {
-	c := startEtcd(t, 1)
+	c := ownFleet(t)
 	for round := range 20 {
 		config := func(name, ranges string) fleet.Config {
 			cfg := c.config(name)
-			cfg.Fleet, cfg.Settings = fmt.Sprintf("begin%d", round), []byte(`{"ranges":"`+ranges+`"}`)
+			cfg.Fleet, cfg.Settings = fmt.Sprintf("%s-begin%d", c.fleet, round), []byte(`{"ranges":"`+ranges+`"}`)
 			return cfg
 		}
 		made := both(func(int) error {

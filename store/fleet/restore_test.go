@@ -17,7 +17,7 @@ import (
 // Test614 brings backups back. Sources stay with who reads them, and nobody else may who differs; a trial that was under
 // way in the backup is under way again, from the start, and one of now is over.
 func Test614_sources_and_trials_in_a_restore(t *testing.T) {
-	c := startEtcd(t, 1)
+	c := ownFleet(t)
 	c.init()
 	keys := newKeyFile(t, 1)
 	a, b := c.open(c.withKeys("a", keys), storeConfig), c.open(c.withKeys("b", keys), storeConfig)
@@ -100,7 +100,7 @@ func Test614_sources_and_trials_in_a_restore(t *testing.T) {
 
 // A box of its own brings a trial of objects into a fleet, and none of files.
 func TestInitWithATrial(t *testing.T) {
-	c := startEtcd(t, 1)
+	c := ownFleet(t)
 	for _, files := range []bool{false, true} {
 		dir := filepath.Join(t.TempDir(), "single")
 		file, err := engine.OpenFile(dir)

@@ -319,7 +319,7 @@ func Test590_a_rollout_comes_to_some_boxes_first(t *testing.T) {
 	}
 	same(t, a, b)
 	same(t, a, x)
-	resp, err := c.client().Get(t.Context(), "svcctl/test/rollout/", clientv3.WithPrefix(), clientv3.WithCountOnly())
+	resp, err := c.client().Get(t.Context(), c.key("rollout/"), clientv3.WithPrefix(), clientv3.WithCountOnly())
 	if err != nil || resp.Count != 1 {
 		t.Errorf("etcd has %d keys of rollouts, %v", resp.Count, err)
 	}

@@ -195,7 +195,7 @@ func (c *cluster) withoutKeys(name string) fleet.Config { return c.config(name) 
 
 // A new key takes the place of the old one: both open, the new one seals, all Secrets are sealed anew, the old one goes.
 func Test572_the_key_of_a_fleet_is_changed(t *testing.T) {
-	c := startEtcd(t, 1)
+	c := ownFleet(t)
 	c.init()
 	ofA, ofB := newKeyFile(t, 1), newKeyFile(t, 1)
 	a, b := c.open(c.withKeys("a", ofA), storeConfig), c.open(c.withKeys("b", ofB), storeConfig)

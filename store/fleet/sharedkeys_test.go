@@ -120,7 +120,7 @@ func Test610_keys_are_those_of_all_boxes(t *testing.T) {
 
 // Test611 brings a backup back: tokens end, as nobody knows which were revoked since, and the CA stays.
 func Test611_tokens_end_with_a_restore(t *testing.T) {
-	c := startEtcd(t, 1)
+	c := ownFleet(t)
 	c.init()
 	keys := newKeyFile(t, 1)
 	a := c.open(c.withKeys("a", keys), storeConfig)
@@ -152,12 +152,12 @@ func Test611_tokens_end_with_a_restore(t *testing.T) {
 	same(t, a, c.open(c.withKeys("b", keys), storeConfig))
 	// Another fleet that is made of the backup has the CA.
 	init := c.withKeys("init", keys)
-	init.Fleet = "other"
+	init.Fleet += "-other"
 	if _, err := fleet.Init(t.Context(), init, backup); err != nil {
 		t.Fatal(err)
 	}
 	other := c.withKeys("o", keys)
-	other.Fleet = "other"
+	other.Fleet += "-other"
 	ends(c.open(other, storeConfig), "fleet init --from")
 	// A box that leaves takes neither along.
 	a.stop()
@@ -177,7 +177,7 @@ func Test611_tokens_end_with_a_restore(t *testing.T) {
 // Test624_a_wrong_key_and_no_Secret: a box that cannot open the keys that boxes share, in a fleet without Secrets, says so and changes
 // everything but Secrets and those keys. Nothing that it changes depends on them, and no other box could open what it seals.
 func Test624_a_wrong_key_and_no_Secret(t *testing.T) {
-	c := startEtcd(t, 1)
+	c := ownFleet(t)
 	c.init()
 	file := newKeyFile(t, 9)
 	a, b := c.open(c.withKeys("a", newKeyFile(t, 1)), storeConfig), c.open(c.withKeys("b", file), storeConfig)

@@ -292,7 +292,7 @@ func Test575_a_source_is_forgotten(t *testing.T) {
 		t.Fatal(err)
 	}
 	same(t, a, b)
-	resp, err := c.client().Get(t.Context(), "svcctl/test/source/", clientv3.WithPrefix(), clientv3.WithCountOnly())
+	resp, err := c.client().Get(t.Context(), c.key("source/"), clientv3.WithPrefix(), clientv3.WithCountOnly())
 	if err != nil || resp.Count != 0 {
 		t.Errorf("etcd has %d keys of sources, %v", resp.Count, err)
 	}

@@ -199,7 +199,7 @@ func Test578_any_box_ends_a_trial(t *testing.T) {
 		all("one of the two is so", func(x *box) bool { return (x.clusterIP(id) != "") == (confirmed == nil) })
 	}
 	same(t, a, b)
-	resp, err := c.client().Get(t.Context(), "svcctl/test/trial/", clientv3.WithPrefix(), clientv3.WithCountOnly())
+	resp, err := c.client().Get(t.Context(), c.key("trial/"), clientv3.WithPrefix(), clientv3.WithCountOnly())
 	if err != nil || resp.Count != 0 {
 		t.Errorf("etcd has %d keys of trials, %v", resp.Count, err)
 	}

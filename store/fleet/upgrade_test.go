@@ -20,17 +20,17 @@ import (
 // The format of a fleet is raised when all boxes read the new one; until then there are no Secrets, also none of files, and from
 // then on there are.
 func Test574_the_format_of_a_fleet_is_raised(t *testing.T) {
-	c := startEtcd(t, 1)
+	c := ownFleet(t)
 	c.init()
 	client := c.client()
 	setFormat := func(from, to int) {
 		t.Helper()
-		resp, err := client.Get(t.Context(), "svcctl/test/fleet")
+		resp, err := client.Get(t.Context(), c.key("fleet"))
 		if err != nil {
 			t.Fatal(err)
 		}
 		text := strings.Replace(string(resp.Kvs[0].Value), fmt.Sprintf(`"format":%d`, from), fmt.Sprintf(`"format":%d`, to), 1)
-		if _, err := client.Put(t.Context(), "svcctl/test/fleet", text); err != nil || text == string(resp.Kvs[0].Value) {
+		if _, err := client.Put(t.Context(), c.key("fleet"), text); err != nil || text == string(resp.Kvs[0].Value) {
 			t.Fatal(err, text)
 		}
 	}
@@ -65,7 +65,7 @@ func Test574_the_format_of_a_fleet_is_raised(t *testing.T) {
 	}
 	put := func(key, value string) {
 		t.Helper()
-		if _, err := client.Put(t.Context(), "svcctl/test/"+key, value); err != nil {
+		if _, err := client.Put(t.Context(), c.key(key), value); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -86,14 +86,14 @@ func Test574_the_format_of_a_fleet_is_raised(t *testing.T) {
 		}
 	}
 	eventually(t, "the boxes have reported", func() bool {
-		resp, err := client.Get(t.Context(), "svcctl/test/box/", clientv3.WithPrefix(), clientv3.WithCountOnly())
+		resp, err := client.Get(t.Context(), c.key("box/"), clientv3.WithPrefix(), clientv3.WithCountOnly())
 		return err == nil && resp.Count == 2
 	})
 	put("box/old", `{"box":"old","version":"v1","state":"Following"}`)
 	put("alive/old", "x")
 	refused(upgrade(), "version v1 reads up to format 1")
 	refused(upgrade("old"), "stop it first")
-	if _, err := client.Delete(t.Context(), "svcctl/test/alive/old"); err != nil {
+	if _, err := client.Delete(t.Context(), c.key("alive/old")); err != nil {
 		t.Fatal(err)
 	}
 	refused(upgrade(), "away")
