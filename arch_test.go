@@ -218,6 +218,7 @@ var moreTestEdges = map[string][]string{
 	"appliance/conntrack":   {"nft/kernel"},
 	"appliance/control":     {"store/alloc", "store/engine"},
 	"appliance/parts":       {"store/engine"},
+	"appliance/soak":        {"nft", "nft/kernel"},
 	"appliance/reconcile":   {"appliance/config", "appliance/control", "appliance/test/judge", "api/rest", "appliance/apiserver", "appliance/config", "appliance/control", "appliance/endpoints", "appliance/health", "appliance/logqueue", "appliance/task", "appliance/test/script", "store/engine"},
 	"cmd/svcctl":            {"api", "api/auth", "api/rest", "api/wire", "appliance/announce/bfd", "appliance/announce/bgp", "appliance/announce/vrrp", "appliance/checkup", "appliance/config", "appliance/verdict", "cmd/svcctl/report", "store", "store/alloc", "store/annotation", "store/engine", "store/fleet"},
 	"examples":              {"appliance", "appliance/config", "appliance/discover/dns", "appliance/discover/nomad", "appliance/discover/provider", "appliance/discover/targets"},

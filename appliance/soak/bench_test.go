@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"svcctl.io/svcctl/appliance/netlab"
+	"svcctl.io/svcctl/nft/kernel"
 )
 
 // The Services that the load goes to, in both families: some whose connections stay, and
@@ -24,7 +25,8 @@ type bench struct {
 	*netlab.Standard
 	svcctl *netlab.Appliance
 	random *rand.Rand
-	relays bool // all Services are relayed
+	relays bool         // all Services are relayed
+	kernel *kernel.Conn // of GW1, in tests that read its ruleset
 }
 
 func newBench(t *testing.T) *bench {

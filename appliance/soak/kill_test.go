@@ -2,14 +2,15 @@ package soak
 
 import (
 	"fmt"
-	"maps"
 	"math/rand/v2"
 	"os/exec"
 	"regexp"
-	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"svcctl.io/svcctl/nft"
+	"svcctl.io/svcctl/nft/kernel"
 )
 
 // These tests kill the program at moments of a change and look at what it allocated: a
@@ -62,27 +63,59 @@ func newKillBench(t *testing.T) *bench {
 	for i := 1; i <= permanent; i++ {
 		b.svcctl.Manifests.Write(fmt.Sprintf("alloc%d.yaml", i), allocating(i, 80))
 	}
+	var err error
+	if b.kernel, err = kernel.Open(kernel.Options{NetNS: b.GW1.Namespace()}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = b.kernel.Close() })
 	return b
 }
 
+// The elements of the Services whose allocations are watched, as elementText writes them.
 var (
-	vipElement  = regexp.MustCompile(`(172\.30\.[\d.]+) \. tcp \. 80 \. 0 : (10\.180\.1\.\d+) \. \d+`)
-	portElement = regexp.MustCompile(`tcp \. (\d+) \. 0 : (10\.180\.1\.\d+) \. \d+`)
+	vipElement  = regexp.MustCompile(`^(172\.30\.[\d.]+) \. 6 \. 80 \. 0 : (10\.180\.1\.\d+) \. \d+$`)
+	portElement = regexp.MustCompile(`^6 \. (\d+) \. 0 : (10\.180\.1\.\d+) \. \d+$`)
 )
+
+// elementText writes an element of a map as nft does, but protocols as numbers.
+func elementText(m nft.Set, key, data string) string {
+	var sides [2]string
+	for i, values := range [][]nft.Value{nft.SplitKey(m.Key, nft.IPv4, key), nft.SplitKey(m.Data, nft.IPv4, data)} {
+		var texts []string
+		for _, v := range values {
+			if v.Type == nft.TypeAddr {
+				texts = append(texts, v.Addr.String())
+			} else {
+				texts = append(texts, fmt.Sprint(v.Num))
+			}
+		}
+		sides[i] = strings.Join(texts, " . ")
+	}
+	return sides[0] + " : " + sides[1]
+}
 
 // inForce reads the allocations from the kernel; nil when there is nothing of svcctl yet.
 func (b *bench) inForce(t *testing.T) *allocated {
 	t.Helper()
-	if !strings.Contains(b.GW1.Nft("list", "tables", "ip"), "svcctl\n") {
+	ruleset, _, err := b.kernel.Read()
+	if err != nil {
+		t.Fatal(err)
+	}
+	table := ruleset[nft.IPv4]
+	if table == nil {
 		return nil
 	}
 	read := func(set string, element *regexp.Regexp) map[string]string {
-		listing, _, err := b.GW1.Run("nft", "list", "map", "ip", "svcctl", set)
-		if err != nil {
+		content := table.Sets[set]
+		if content == nil {
 			return nil // no Service has an endpoint yet
 		}
 		byEndpoint, owner := map[string]string{}, map[string]string{}
-		for _, m := range element.FindAllStringSubmatch(listing, -1) {
+		for key, data := range content.Elements {
+			m := element.FindStringSubmatch(elementText(content.Set, key, data))
+			if m == nil {
+				continue
+			}
 			value, endpoint := m[1], m[2]
 			if before := byEndpoint[endpoint]; before != "" && before != value {
 				t.Errorf("%s has %s and %s", endpoint, before, value)
@@ -126,8 +159,8 @@ func (b *bench) recovers(t *testing.T, when string, known *allocated) {
 	b.converged(t)
 	now := b.inForce(t)
 	known.remember(t, when+", started again", now)
-	if n := len(slices.Collect(maps.Keys(now.vips))); n < permanent {
-		t.Errorf("%s: %d Services are in force, want at least %d", when, n, permanent)
+	if now == nil || len(now.vips) < permanent || len(now.ports) < permanent {
+		t.Errorf("%s: %+v are in force, want a cluster IP and a node port of at least %d Services", when, now, permanent)
 	}
 }
 
