@@ -46,8 +46,11 @@ func Test1100_fake_is_nf_tables(t *testing.T) {
 	for seed := range uint64(scripts) {
 		var steps []step
 		dir := quickDir(t)
+		script := Generate(seed + 1)
+		// In a night nothing is committed, and watching files through its hours is most of the work of a script.
+		script.Events = slices.DeleteFunc(script.Events, func(e Event) bool { return e.Verb == doNight })
 		synctest.Test(t, func(*testing.T) {
-			b, err := runBox(Generate(seed+1), dir, nil)
+			b, err := runBox(script, dir, nil)
 			if err != nil { // TestSmoke is about that; what was asked until then is compared
 				t.Logf("seed %d: %v", seed+1, err)
 			}
