@@ -7,7 +7,6 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"reflect"
-	"regexp"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -406,19 +405,12 @@ func (l *oracleLab) isSomebodys(world *oracle.World, addr netip.Addr) bool {
 	return towards(world, addr).IsValid() || l.hosts[addr] != nil || slices.Contains(l.bound, netip.PrefixFrom(addr, addr.BitLen()))
 }
 
-// pingedAs is the address that a ping which was answered left the box with. To get one connection takes the kernel a tenth
-// of what a list does, for which it visits the tables of all namespaces.
+// pingedAs is the address that a ping which was answered left the box with.
 func (l *oracleLab) pingedAs(p oracle.Packet, id uint16) netip.Addr {
-	if p.Interface == "" {
-		return p.From.Addr()
-	}
-	of := []string{"-p", "icmp", "--icmp-type", "8", "--icmp-code", "0", "--icmp-id"}
-	if p.To.Addr().Is6() {
-		of = []string{"-p", "icmpv6", "--icmpv6-type", "128", "--icmpv6-code", "0", "--icmpv6-id"}
-	}
-	out := l.GW1.Conntrack(append(of, fmt.Sprint(id), "-G", "-s", p.From.Addr().String(), "-d", p.To.Addr().String())...)
-	if as := regexp.MustCompile(`dst=.* dst=(\S+)`).FindStringSubmatch(out); as != nil {
-		return netip.MustParseAddr(as[1])
+	if p.Interface != "" {
+		if as := l.GW1.PingSource(p.From.Addr(), p.To.Addr(), id); as.IsValid() {
+			return as
+		}
 	}
 	return p.From.Addr()
 }
