@@ -133,19 +133,26 @@ func (h *Host) close() {
 // Sysctl sets a kernel setting of the Host, as "net.ipv4.ip_forward".
 func (h *Host) Sysctl(key, value string) {
 	h.t.Helper()
-	if err := h.setSysctl(key, value); err != nil {
-		h.t.Fatal(err)
-	}
+	h.setSysctls(sysctl{key: key, value: value})
 }
 
-func (h *Host) setSysctl(key, value string) error {
-	// A dot separates, except in an interface's name, where it is written as a slash.
-	path := filepath.Join("/proc/sys", strings.NewReplacer(".", "/", "/", ".").Replace(key))
-	err := h.Do(func() error { return os.WriteFile(path, []byte(value), 0o644) })
+// setSysctls sets all of them in one task: changing to the Host's thread costs more than a setting.
+func (h *Host) setSysctls(all ...sysctl) {
+	h.t.Helper()
+	err := h.Do(func() error {
+		for _, s := range all {
+			// A dot separates, except in an interface's name, where it is written as a slash.
+			path := filepath.Join("/proc/sys", strings.NewReplacer(".", "/", "/", ".").Replace(s.key))
+			err := os.WriteFile(path, []byte(s.value), 0o644)
+			if err != nil && !(s.mayBeAbsent && errors.Is(err, os.ErrNotExist)) {
+				return fmt.Errorf("set %s=%s: %w", s.key, s.value, err)
+			}
+		}
+		return nil
+	})
 	if err != nil {
-		return fmt.Errorf("host %s: set %s=%s: %w", h.Name, key, value, err)
+		h.t.Fatalf("host %s: %v", h.Name, err)
 	}
-	return nil
 }
 
 // Run runs a program on the Host and gives its output and error output. The error

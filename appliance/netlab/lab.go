@@ -66,12 +66,7 @@ func New(t testing.TB) *Lab {
 			t.Fatalf("packet tests need the program %s: install the package %s (%v)", program, pkg, err)
 		}
 	}
-	// Bridged frames are none of the IP hooks' business. Absent without br_netfilter.
-	for _, key := range []string{"net.bridge.bridge-nf-call-iptables", "net.bridge.bridge-nf-call-ip6tables"} {
-		if err := l.fabric.setSysctl(key, "0"); err != nil && !errors.Is(err, os.ErrNotExist) {
-			t.Fatal(err)
-		}
-	}
+	l.fabric.setSysctls(fabricSysctls...)
 	return l
 }
 
@@ -113,9 +108,7 @@ func (l *Lab) add(h *Host) {
 	l.t.Helper()
 	h.t = l.t
 	l.hosts = append(l.hosts, h)
-	for _, s := range hostSysctls {
-		h.Sysctl(s.key, s.value)
-	}
+	h.setSysctls(hostSysctls...)
 	if err := h.linkUp("lo"); err != nil {
 		l.t.Fatal(err)
 	}
@@ -127,35 +120,40 @@ func (l *Lab) add(h *Host) {
 func (l *Lab) Router(name string) *Host {
 	l.t.Helper()
 	h := l.Host(name)
-	for _, s := range routerSysctls {
-		// Older kernels have a limit for the whole machine, which is not ours to set.
-		if err := h.setSysctl(s.key, s.value); err != nil && !errors.Is(err, os.ErrNotExist) {
-			l.t.Fatal(err)
-		}
-	}
+	h.setSysctls(routerSysctls...)
 	return h
 }
 
-type sysctl struct{ key, value string }
+// sysctl is a kernel setting.
+type sysctl struct {
+	key, value  string
+	mayBeAbsent bool
+}
 
 var (
 	// Addresses of IPv6 are usable at once, without duplicate address detection.
 	hostSysctls = []sysctl{
-		{"net.ipv6.conf.all.accept_dad", "0"},
-		{"net.ipv6.conf.default.accept_dad", "0"},
-		{"net.ipv6.conf.default.accept_ra", "0"},
-		{"net.ipv6.conf.default.router_solicitations", "0"},
-		{"net.ipv4.conf.all.rp_filter", "0"},
-		{"net.ipv4.conf.default.rp_filter", "0"},
-		{"net.ipv4.icmp_ratelimit", "0"},
-		{"net.ipv6.icmp.ratelimit", "0"},
+		{key: "net.ipv6.conf.all.accept_dad", value: "0"},
+		{key: "net.ipv6.conf.default.accept_dad", value: "0"},
+		{key: "net.ipv6.conf.default.accept_ra", value: "0"},
+		{key: "net.ipv6.conf.default.router_solicitations", value: "0"},
+		{key: "net.ipv4.conf.all.rp_filter", value: "0"},
+		{key: "net.ipv4.conf.default.rp_filter", value: "0"},
+		{key: "net.ipv4.icmp_ratelimit", value: "0"},
+		{key: "net.ipv6.icmp.ratelimit", value: "0"},
 	}
+	// Older kernels have a limit of ICMP messages for the whole machine, which is not ours to set.
 	routerSysctls = []sysctl{
-		{"net.ipv4.ip_forward", "1"},
-		{"net.ipv6.conf.all.forwarding", "1"},
-		{"net.ipv6.conf.default.forwarding", "1"},
-		{"net.ipv4.icmp_msgs_per_sec", "1000000"},
-		{"net.ipv4.icmp_msgs_burst", "1000000"},
+		{key: "net.ipv4.ip_forward", value: "1"},
+		{key: "net.ipv6.conf.all.forwarding", value: "1"},
+		{key: "net.ipv6.conf.default.forwarding", value: "1"},
+		{key: "net.ipv4.icmp_msgs_per_sec", value: "1000000", mayBeAbsent: true},
+		{key: "net.ipv4.icmp_msgs_burst", value: "1000000", mayBeAbsent: true},
+	}
+	// Bridged frames are none of the IP hooks' business. Absent without br_netfilter.
+	fabricSysctls = []sysctl{
+		{key: "net.bridge.bridge-nf-call-iptables", value: "0", mayBeAbsent: true},
+		{key: "net.bridge.bridge-nf-call-ip6tables", value: "0", mayBeAbsent: true},
 	}
 )
 

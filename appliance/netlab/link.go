@@ -24,12 +24,8 @@ type Segment struct {
 // Segment makes a layer 2 segment. The name is at most 11 characters.
 func (l *Lab) Segment(name string) *Segment {
 	l.t.Helper()
-	bridge := &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "br-" + name}}
-	err := l.fabric.links.LinkAdd(bridge)
-	if err == nil {
-		err = l.fabric.linkUp(bridge.Name)
-	}
-	if err != nil {
+	bridge := &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "br-" + name, Flags: net.FlagUp}}
+	if err := l.fabric.links.LinkAdd(bridge); err != nil {
 		l.t.Fatalf("make segment %s: %v", name, err)
 	}
 	return &Segment{lab: l, bridge: bridge, ports: map[string]netlink.Link{}}
@@ -43,24 +39,27 @@ func (s *Segment) Attach(h *Host, ifname string, prefixes ...string) *Segment {
 		LinkAttrs: netlink.LinkAttrs{
 			Name:        fmt.Sprintf("port%d", s.lab.ports),
 			MasterIndex: s.bridge.Attrs().Index,
+			Flags:       net.FlagUp,
+			NumTxQueues: 1, NumRxQueues: 1, // each queue has an entry in sysfs
 		},
 		PeerName:      ifname,
 		PeerNamespace: netlink.NsFd(h.Namespace()),
 	}
 	s.lab.ports++
+	var link netlink.Link
 	err := s.lab.fabric.links.LinkAdd(veth)
 	if err == nil {
-		err = s.lab.fabric.linkUp(veth.Name)
+		link, err = h.links.LinkByName(ifname)
 	}
 	if err == nil {
-		err = h.linkUp(ifname)
+		err = h.links.LinkSetUp(link)
 	}
 	if err != nil {
 		s.lab.t.Fatalf("attach %s to host %s: %v", ifname, h.Name, err)
 	}
 	s.ports[h.Name] = veth
 	for _, p := range prefixes {
-		h.AddAddr(ifname, p)
+		h.addAddr(link, p)
 	}
 	return s
 }
@@ -121,8 +120,13 @@ func (h *Host) SetDown(ifname string) {
 // AddAddr gives an interface an address, written as a prefix.
 func (h *Host) AddAddr(ifname, prefix string) {
 	h.t.Helper()
-	p := netip.MustParsePrefix(prefix)
-	if err := h.links.AddrAdd(h.link(ifname), addrOf(p)); err != nil {
+	h.addAddr(h.link(ifname), prefix)
+}
+
+func (h *Host) addAddr(link netlink.Link, prefix string) {
+	h.t.Helper()
+	p, ifname := netip.MustParsePrefix(prefix), link.Attrs().Name
+	if err := h.links.AddrAdd(link, addrOf(p)); err != nil {
 		h.t.Fatalf("host %s: add %s to %s: %v", h.Name, p, ifname, err)
 	}
 	h.addrs = append(h.addrs, addrOfHost{ifname, p})

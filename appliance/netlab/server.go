@@ -27,18 +27,22 @@ func (h *Host) Serve(network string, ports ...uint16) *Server {
 	h.t.Helper()
 	s := &Server{host: h}
 	h.onClose(s.Close)
-	any := []netip.Addr{netip.IPv4Unspecified(), netip.IPv6Unspecified()}
-	if network == "sctp" {
-		for _, addr := range any {
-			s.add(s.serveSCTP(addr, ports))
+	s.open(func() error { // one task for all: changing to the Host's thread costs more than a socket
+		for _, addr := range []netip.Addr{netip.IPv4Unspecified(), netip.IPv6Unspecified()} {
+			if network == "sctp" {
+				if err := s.serveSCTP(addr, ports); err != nil {
+					return err
+				}
+				continue
+			}
+			for _, port := range ports {
+				if err := s.serve(network, netip.AddrPortFrom(addr, port)); err != nil {
+					return err
+				}
+			}
 		}
-		return s
-	}
-	for _, port := range ports {
-		for _, addr := range any {
-			s.add(s.serve(network, netip.AddrPortFrom(addr, port)))
-		}
-	}
+		return nil
+	})
 	return s
 }
 
@@ -47,16 +51,16 @@ func (h *Host) ServeAt(network string, at netip.AddrPort) *Server {
 	h.t.Helper()
 	s := &Server{host: h}
 	h.onClose(s.Close)
-	s.add(s.serve(network, at))
+	s.open(func() error { return s.serve(network, at) })
 	return s
 }
 
-func (s *Server) add(stop func() error, err error) {
+// open runs on the Host's thread what opens sockets.
+func (s *Server) open(listen func() error) {
 	s.host.t.Helper()
-	if err != nil {
+	if err := s.host.Do(listen); err != nil {
 		s.host.t.Fatalf("host %s: serve: %v", s.host.Name, err)
 	}
-	s.stop = append(s.stop, stop)
 }
 
 // Close stops answering and ends the listening sockets, not the connections.
@@ -70,36 +74,33 @@ func (s *Server) Close() {
 	})
 }
 
-func (s *Server) serve(network string, at netip.AddrPort) (stop func() error, err error) {
+func (s *Server) serve(network string, at netip.AddrPort) error {
 	family := "4"
 	if at.Addr().Is6() {
 		family = "6" // Go sets IPV6_V6ONLY for these networks
 	}
-	err = s.host.Do(func() error {
-		switch network {
-		case "tcp":
-			l, err := net.ListenTCP("tcp"+family, net.TCPAddrFromAddrPort(at))
-			if err != nil {
-				return err
-			}
-			stop = l.Close
-			go s.acceptTCP(l)
-		case "udp":
-			c, err := net.ListenUDP("udp"+family, net.UDPAddrFromAddrPort(at))
-			if err != nil {
-				return err
-			}
-			stop = c.Close
-			if err := reportDestination(c, at.Addr().Is6()); err != nil {
-				return errors.Join(err, c.Close())
-			}
-			go s.answerUDP(c, at.Port())
-		default:
-			return errors.New("no such network: " + network)
+	switch network {
+	case "tcp":
+		l, err := net.ListenTCP("tcp"+family, net.TCPAddrFromAddrPort(at))
+		if err != nil {
+			return err
 		}
-		return nil
-	})
-	return stop, err
+		s.stop = append(s.stop, l.Close)
+		go s.acceptTCP(l)
+	case "udp":
+		c, err := net.ListenUDP("udp"+family, net.UDPAddrFromAddrPort(at))
+		if err != nil {
+			return err
+		}
+		s.stop = append(s.stop, c.Close)
+		if err := reportDestination(c, at.Addr().Is6()); err != nil {
+			return err
+		}
+		go s.answerUDP(c, at.Port())
+	default:
+		return errors.New("no such network: " + network)
+	}
+	return nil
 }
 
 func (s *Server) acceptTCP(l *net.TCPListener) {
@@ -195,24 +196,21 @@ func destinationOf(oob []byte) (netip.Addr, []byte) {
 
 // serveSCTP answers INIT packets on some ports. While it does, the kernel sends no
 // "protocol unreachable" for SCTP in this family.
-func (s *Server) serveSCTP(addr netip.Addr, ports []uint16) (stop func() error, err error) {
-	var c *net.IPConn
-	err = s.host.Do(func() error {
-		network := "ip4:" + strconv.Itoa(unix.IPPROTO_SCTP)
-		if addr.Is6() {
-			network = "ip6:" + strconv.Itoa(unix.IPPROTO_SCTP)
-		}
-		var err error
-		if c, err = net.ListenIP(network, &net.IPAddr{IP: addr.AsSlice()}); err != nil {
-			return err
-		}
-		return reportDestination(c, addr.Is6())
-	})
+func (s *Server) serveSCTP(addr netip.Addr, ports []uint16) error {
+	network := "ip4:" + strconv.Itoa(unix.IPPROTO_SCTP)
+	if addr.Is6() {
+		network = "ip6:" + strconv.Itoa(unix.IPPROTO_SCTP)
+	}
+	c, err := net.ListenIP(network, &net.IPAddr{IP: addr.AsSlice()})
 	if err != nil {
-		return nil, err
+		return err
+	}
+	s.stop = append(s.stop, c.Close)
+	if err := reportDestination(c, addr.Is6()); err != nil {
+		return err
 	}
 	go s.answerSCTP(c, ports)
-	return c.Close, nil
+	return nil
 }
 
 func (s *Server) answerSCTP(c *net.IPConn, ports []uint16) {
