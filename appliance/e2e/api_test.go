@@ -150,9 +150,7 @@ func TestAPI(t *testing.T) {
 	c.do("POST", slicesPath, fmt.Sprintf(`{"kind":"EndpointSlice","apiVersion":"discovery.k8s.io/v1","metadata":{"name":"made-1",
 		"labels":{"kubernetes.io/service-name":"made"}},"addressType":"IPv4","ports":[{"name":"p80","port":80}],
 		"endpoints":[{"addresses":[%q]}]}`, ipv4.of(b.R1)), 201)
-	if _, errOut, code := b.svcctl.Svcctl("wait", "--timeout", "1m"); code != 0 {
-		t.Fatalf("svcctl wait: exit %d: %s", code, errOut)
-	}
+	b.synced()
 	b.reaches(t, b.IN, "tcp", ipv4.at(made.Spec.ClusterIP, 80), plain, ipv4.on(80, b.R1)...)
 
 	// What a file declares is the file's.
@@ -198,9 +196,7 @@ func TestAPI(t *testing.T) {
 		t.Errorf("the watch ended with %q, %v", rest, err)
 	}
 	b.svcctl.Start()
-	if _, errOut, code := b.svcctl.Svcctl("wait", "--timeout", "1m"); code != 0 {
-		t.Fatalf("svcctl wait: exit %d: %s", code, errOut)
-	}
+	b.synced()
 	if again := b.status().Revision.Accepted; again != accepted {
 		out, _, _ := b.svcctl.Svcctl("journal", "--limit", "5")
 		t.Errorf("a restart over unchanged input went from revision %d to %d:\n%s", accepted, again, out)

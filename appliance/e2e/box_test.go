@@ -126,7 +126,12 @@ func (b *box) change(do func()) {
 		}
 		return nil
 	})
-	// What was accepted may have been an Event; what is in the files by now is waited for here.
+	b.synced() // what was accepted may have been an Event; what is in the files by now is waited for here
+}
+
+// synced waits until all that was accepted, and what is in the files by now, is in the kernel. It is svcctl wait without its process.
+func (b *box) synced() {
+	b.t.Helper()
 	if _, err := b.svcctl.Get("/svcctl/v1/wait?for=synced&timeout=" + syncTimeout.String()); err != nil {
 		b.t.Fatal(err)
 	}

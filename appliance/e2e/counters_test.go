@@ -259,9 +259,7 @@ func Test336_totals_never_go_back(t *testing.T) {
 		}
 		return nil
 	})
-	if _, errOut, code := b.svcctl.Svcctl("wait", "--timeout", syncTimeout.String()); code != 0 {
-		t.Fatalf("svcctl wait: exit code %d: %s", code, errOut)
-	}
+	b.synced()
 	ask(40) // more than there was
 	counts("after a foreign flush")
 

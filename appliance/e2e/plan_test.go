@@ -174,10 +174,11 @@ func (v *verbs) heldBy(name string) []string {
 	return values
 }
 
-// isForeseen asserts that a plan told exactly what nft lists differently after a change, and the values that were given.
-func (v *verbs) isForeseen(t *testing.T, what string, p *kernelPlan, before map[string][]string) {
+// isForeseen asserts that a plan told exactly what nft lists differently after a change, and the values that were given. It returns
+// what nft lists.
+func (v *verbs) isForeseen(t *testing.T, what string, p *kernelPlan, before map[string][]string) (after map[string][]string) {
 	t.Helper()
-	after := v.listed(t)
+	after = v.listed(t)
 	if got, want := strings.Join(p.lines(), "\n"), strings.Join(changed(before, after), "\n"); got != want {
 		t.Errorf("%s: the plan has\n%s\nand nft lists as changed\n%s", what, got, want)
 	}
@@ -197,6 +198,7 @@ func (v *verbs) isForeseen(t *testing.T, what string, p *kernelPlan, before map[
 			t.Errorf("%s: %s was planned with %q, and has %q", what, key, got, want)
 		}
 	}
+	return after
 }
 
 // has asserts that a plan tells a change of a Service in words.
@@ -261,16 +263,16 @@ func Test582_a_plan_is_what_nft_lists_afterwards(t *testing.T) {
 		}, nil},
 		{"no endpoint", func(f family) []string { return []string{f.slice("web", "p80: 80"), f.slice("other", "p80: 80")} }, nil},
 	}
+	before := b.listed(t)
 	for i, step := range steps {
 		file := v.file("step"+strconv.Itoa(i)+".yaml", both(step.documents))
-		before := b.listed(t)
 		p := v.planned(1, "-f", file)
-		if more := changed(before, b.listed(t)); len(more) > 0 {
+		if more := changed(before, b.listed(t)); len(more) > 0 { // also by the second plan of the step before
 			t.Fatalf("%s: to plan has changed %v", step.what, more)
 		}
 		v.does(0, "apply", "-f", file)
-		v.does(0, "wait", "--timeout", syncTimeout.String())
-		v.isForeseen(t, step.what, &p, before)
+		v.synced()
+		before = v.isForeseen(t, step.what, &p, before)
 		if step.words != nil {
 			for _, f := range families {
 				step.words(&p, f)
@@ -354,7 +356,7 @@ func Test583_a_plan_of_files(t *testing.T) {
 	b.svcctl.Manifests.Write("a.yaml", a)
 	b.svcctl.Manifests.Remove("b.yaml")
 	b.svcctl.Start()
-	v.does(0, "wait", "--timeout", syncTimeout.String())
+	v.synced()
 	v.isForeseen(t, "the directory", &p, before)
 
 	// Nearly everything goes: the appliance would hold it.
@@ -411,7 +413,7 @@ func Test628_a_plan_with_prune(t *testing.T) {
 		}
 	}
 	v.does(0, "apply", append(set, "--wait")...)
-	v.does(0, "wait", "--timeout", syncTimeout.String())
+	v.synced()
 	v.isForeseen(t, "apply --prune", &p, before)
 	v.does(0, "plan", append(set, "--against", "running")...) // nothing would change
 }

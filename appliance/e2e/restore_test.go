@@ -23,11 +23,11 @@ func Test434_export_and_restore(t *testing.T) {
 	b.write("node.yaml", func(f family) []string {
 		return []string{f.service("node", "type: NodePort", "sessionAffinity: ClientIP", "ports: [{name: p80, port: 80}]"), f.slice("node", "p80: 80", b.L1, b.R1)}
 	})
-	v.does(0, "wait", "--timeout", syncTimeout.String())
+	v.synced()
 	revision := fmt.Sprint(b.status().Revision.Accepted)
 	v.does(0, "delete", "svc", ipv4.name("management"), ipv6.name("management"))
 	v.does(0, "rollback", "--yes", revision)
-	v.does(0, "wait", "--timeout", syncTimeout.String())
+	v.synced()
 	path := filepath.Join(v.dir, "export.jsonl")
 	v.does(0, "admin", "export", path)
 	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o600 {

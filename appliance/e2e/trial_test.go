@@ -147,7 +147,7 @@ func Test430_what_nobody_confirms_goes_back(t *testing.T) {
 		} else {
 			v.does(0, "apply", "--force-conflicts", "--wait", "--confirm", "1h", "-f", v.file("cut.yaml", both(documents)))
 		}
-		v.does(0, "wait", "--timeout", syncTimeout.String())
+		v.synced()
 		b.cut(t, when, at)
 		switch round % 4 {
 		case 1:
@@ -234,7 +234,7 @@ func Test431_files_that_nobody_confirms_are_held(t *testing.T) {
 	next.hasReason(t, backTimeout, "NotConfirmed", "management.yaml", "slices.yaml")
 	// Another trial tries them again, and this time they stay.
 	v.does(0, "confirm", "--start", "1h")
-	v.does(0, "wait", "--timeout", syncTimeout.String())
+	v.synced()
 	next.cut(t, "tried again", at)
 	v.says(0, []string{"Confirmed"}, "confirm")
 	next.svcctl.Kill()
@@ -251,7 +251,7 @@ func Test432_what_is_confirmed_stays(t *testing.T) {
 		return []string{f.service("waits", "type: LoadBalancer", "ports: [{name: p80, port: 80}]"), f.slice("waits", "p80: 80", b.R1)}
 	})))
 	v.does(0, "delete", "svc", ipv4.name("management"), ipv6.name("management"), "--confirm", "1h")
-	v.does(0, "wait", "--timeout", syncTimeout.String())
+	v.synced()
 	for _, f := range families {
 		// real time: nobody answers
 		if reply, err := b.EXT.Ask("tcp", f.at(at[f], 80), netlab.Within(500*time.Millisecond)); err == nil {
@@ -306,7 +306,7 @@ func Test433_rollback(t *testing.T) {
 	v.says(0, []string{"81"}, "get", "svc", ipv4.name("filed"), "-o", "jsonpath={.spec.ports[0].port}")
 	// The last change was the rollback, which goes back, too.
 	v.does(0, "rollback", "--yes", "--confirm", "1h")
-	v.does(0, "wait", "--timeout", syncTimeout.String())
+	v.synced()
 	b.cut(t, "rolled back", at)
 	v.does(0, "confirm", "--back")
 	b.comesBack(t, at)
