@@ -95,43 +95,26 @@ func hints(t *testing.T, list []hinted) {
 	})
 }
 
-func Test070_zone_hints(t *testing.T) {
+// Test070_hints has the Services of several behaviors on one box.
+func Test070_hints(t *testing.T) {
+	const sameZone, sameNode, prefer = "trafficDistribution: PreferSameZone", "trafficDistribution: PreferSameNode", "trafficDistribution: PreferClose"
 	hints(t, []hinted{
+		// Behavior 70.
 		{"some are for the box's zone", "", false, three(says("for zone-a"), says("for zone-b"), says("for zone-b")), onlyL1},
 		{"one is for two zones", "", false, three(says("for zone-a"), says("for zone-c"), says("for zone-b zone-a")), l1r1},
 		{"hints differ from the zones that endpoints are in", "", false,
 			three(says("zone-a", "for zone-b"), says("zone-a", "for zone-b"), says("zone-b", "for zone-a")), onlyR1},
 		{"the one of the zone is not on the box", "", false, three(says("for zone-b"), says("for zone-b"), says("for zone-a")), onlyR1},
-	})
-}
-
-func Test071_hints_of_all_or_of_none(t *testing.T) {
-	hints(t, []hinted{
+		// Behavior 71.
 		{"a ready endpoint has none", "", false, three(says("for zone-a"), says("for zone-b"), nil), everybody},
 		{"a ready endpoint has an empty list", "", false, three(says("for zone-a"), says("for zone-b"), says("for ")), everybody},
-	})
-}
-
-func Test072_hints_that_do_not_help(t *testing.T) {
-	hints(t, []hinted{
+		// Behavior 72.
 		{"none is for the box's zone", "", false, three(says("for zone-b"), says("for zone-c"), says("for zone-b")), everybody},
 		{"an endpoint that is not ready has none", "", false, three(says("for zone-a"), says("unready"), says("for zone-b")), onlyL1},
 		{"the one of the zone is not ready", "", false,
 			three(says("for zone-a", "unready"), says("for zone-b"), says("for zone-b")),
 			func(b *box) []*netlab.Host { return []*netlab.Host{b.L2, b.R1} }},
-	})
-}
-
-func Test072_box_without_a_zone(t *testing.T) {
-	hints(t, []hinted{
-		{"hints for zones", "", true, three(says("for zone-a"), says("for zone-b"), says("for zone-b")), everybody},
-		{"hints for nodes count", "", true,
-			three(says("for zone-a", "node gw1"), says("for zone-b", "node other"), says("for zone-b", "node other")), onlyL1},
-	})
-}
-
-func Test073_node_hints(t *testing.T) {
-	hints(t, []hinted{
+		// Behavior 73.
 		{"one is for the box", "", false,
 			three(says("for zone-a", "node gw1"), says("for zone-a", "node other"), says("for zone-a", "node other")), onlyL1},
 		{"not all have one: by zone", "", false,
@@ -140,12 +123,7 @@ func Test073_node_hints(t *testing.T) {
 			three(says("for zone-b", "node n1"), says("for zone-b", "node n2"), says("for zone-a", "node n3")), onlyR1},
 		{"nobody has a hint for a zone", "", false,
 			three(says("node n1"), says("node n2"), says("node gw1")), onlyR1},
-	})
-}
-
-func Test075_traffic_distribution(t *testing.T) {
-	const sameZone, sameNode, prefer = "trafficDistribution: PreferSameZone", "trafficDistribution: PreferSameNode", "trafficDistribution: PreferClose"
-	hints(t, []hinted{
+		// Behavior 75.
 		{"PreferSameZone", sameZone, false, three(says("zone-a"), says("zone-b"), says("zone-b")), onlyL1},
 		{"PreferClose is its old name", prefer, false, three(says("zone-b"), says("zone-b"), says("zone-a")), onlyR1},
 		{"PreferSameZone, nobody in the zone", sameZone, false, three(says("zone-b"), says("zone-b"), says("zone-c")), everybody},
@@ -158,6 +136,14 @@ func Test075_traffic_distribution(t *testing.T) {
 			three(says("zone-a", "unready"), says("zone-a", "unready"), says("zone-a")), onlyR1},
 		{"hints win", sameZone, false, three(says("zone-a", "for zone-b"), says("zone-a", "for zone-b"), says("zone-b", "for zone-a")), onlyR1},
 		{"no field, no preference", "", false, three(says("zone-a"), says("zone-b"), says("zone-b")), everybody},
+	})
+}
+
+func Test072_box_without_a_zone(t *testing.T) {
+	hints(t, []hinted{
+		{"hints for zones", "", true, three(says("for zone-a"), says("for zone-b"), says("for zone-b")), everybody},
+		{"hints for nodes count", "", true,
+			three(says("for zone-a", "node gw1"), says("for zone-b", "node other"), says("for zone-b", "node other")), onlyL1},
 	})
 }
 
