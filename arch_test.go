@@ -237,7 +237,7 @@ var libraries = map[string][]string{
 	"google.golang.org/protobuf":          {"api/kube/protobuf", "store/schema"},
 	"github.com/fsnotify/fsnotify":        {"appliance/discover/targets", "appliance/simulate", "appliance/sourceset", "watch"},
 	"github.com/google/nftables":          {"nft/kernel", "nft/trace"},
-	"github.com/mdlayher/netlink":         {"nft/kernel", "nft/nfnetlink"},
+	"github.com/mdlayher/netlink":         {"nft/nfnetlink"},
 	"github.com/miekg/dns":                {"appliance/discover/dns", "appliance/dns", "appliance/netlab", "appliance/prober"},
 	"github.com/osrg/gobgp":               {"appliance/announce/bgp"},
 	"github.com/pires/go-proxyproto":      {"appliance/relay"},

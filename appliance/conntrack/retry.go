@@ -436,7 +436,7 @@ func (x *Idle) Run(ctx context.Context) error {
 
 // listen adds dead ends for expired connections until ctx is done, or until no frontend has an idle timeout.
 func (x *Idle) listen(ctx context.Context) error {
-	heard, err := nfnetlink.Listen(nfnetlink.Options{NetNS: x.options.NetNS}, groupDestroy, idleBuffer)
+	heard, err := nfnetlink.OpenStream(nfnetlink.Options{NetNS: x.options.NetNS}, nil, idleBuffer, groupDestroy)
 	if err != nil {
 		return explain(err)
 	}
@@ -455,10 +455,10 @@ func (x *Idle) listen(ctx context.Context) error {
 			}
 		}
 		end()
-		closed <- heard.Close() // ends Receive
+		closed <- heard.Close() // ends Next
 	}()
 	for {
-		messages, err := heard.Receive()
+		datagram, err := heard.Next()
 		switch {
 		case errors.Is(err, unix.ENOBUFS):
 			x.options.Log.Debug("some endpoints are not notified that a connection ended for its silence", "err", err)
@@ -469,7 +469,7 @@ func (x *Idle) listen(ctx context.Context) error {
 			end()
 			return errors.Join(err, <-closed)
 		}
-		if err := x.expire(messages, changer); err != nil {
+		if err := x.expire(datagram, changer); err != nil {
 			end()
 			return errors.Join(err, <-closed)
 		}
@@ -477,10 +477,10 @@ func (x *Idle) listen(ctx context.Context) error {
 }
 
 // expire adds a dead end on the endpoint's side of each connection with an idle timeout that expired while it was open.
-func (x *Idle) expire(messages []nfnetlink.Message, changer *socket) error {
+func (x *Idle) expire(datagram []byte, changer *socket) error {
 	var c change
 	c.begin(changer.Sequence(0))
-	for _, m := range messages {
+	for m := range nfnetlink.Messages(datagram) {
 		var e entry
 		if m.Kind != messageDelete || !e.decode(m.Body) || !e.isEstablished() || e.isDeadEnd() || e.zoned || e.replyFrom == e.to {
 			continue

@@ -9,7 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
 	"svcctl.io/svcctl/nft"
@@ -149,15 +148,16 @@ func TestWatch(t *testing.T) {
 func TestWatchIgnoresOwnElements(t *testing.T) {
 	n := newNamespace(t)
 	c := n.open()
-	conn, err := netlink.Dial(unix.NETLINK_NETFILTER, &netlink.Config{NetNS: c.options.NetNS})
+	filter, err := ignorePort(c.port)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer conn.Close()
 	const small = 8 << 10 // bytes: less than the notifications of one transaction
-	if err := errors.Join(conn.SetReadBuffer(small), ignorePort(conn, c.port), conn.JoinGroup(unix.NFNLGRP_NFTABLES)); err != nil {
+	stream, err := nfnetlink.OpenStream(nfnetlink.Options{NetNS: c.options.NetNS}, filter, small, unix.NFNLGRP_NFTABLES)
+	if err != nil {
 		t.Fatal(err)
 	}
+	defer stream.Close()
 	elements := make([]nft.Element, 2000)
 	for i := range elements {
 		elements[i] = slotElement(nft.IPv4, i)
@@ -165,32 +165,33 @@ func TestWatchIgnoresOwnElements(t *testing.T) {
 	commit(t, c, 0, nft.AddTable{Family: nft.IPv4}, nft.AddSet{Family: nft.IPv4, Set: backends},
 		nft.AddElements{Family: nft.IPv4, Set: backends, Elements: elements})
 	n.nftScript("table ip other { }")
-	received, err := conn.Receive()
+	datagram, err := stream.Next()
 	if err != nil {
 		t.Fatal(err)
 	}
-	if m := received[0]; m.Header.PID == c.port || m.Header.Type != netlink.HeaderType(nftMessage(unix.NFT_MSG_NEWTABLE)) {
-		t.Errorf("the first notification is %+v", m)
+	for m := range nfnetlink.Messages(datagram) {
+		if m.Port == c.port || m.Kind != nftMessage(unix.NFT_MSG_NEWTABLE) {
+			t.Errorf("the first notification is %+v", m)
+		}
+		return
 	}
+	t.Error("the first datagram has no notification")
 }
 
 // When notifications are lost, the reader is told.
 func TestWatchOverrun(t *testing.T) {
 	n := newNamespace(t)
 	c := n.open()
-	conn, err := netlink.Dial(unix.NETLINK_NETFILTER, &netlink.Config{NetNS: c.options.NetNS})
+	stream, err := nfnetlink.OpenStream(nfnetlink.Options{NetNS: c.options.NetNS}, nil, 1, unix.NFNLGRP_NFTABLES)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer conn.Close() // ends the watch
-	if err := errors.Join(conn.SetReadBuffer(1), conn.JoinGroup(unix.NFNLGRP_NFTABLES)); err != nil {
-		t.Fatal(err)
-	}
+	defer stream.Close() // ends the watch
 	other := n.open()
 	for range 20 {
 		commit(t, other, 0, nft.AddTable{Family: nft.IPv4}, nft.DeleteTable{Family: nft.IPv4})
 	}
-	w := &watch{conn: conn, changes: make(chan Change)}
+	w := &watch{stream: stream, changes: make(chan Change)}
 	w.ctx, w.end = context.WithCancel(t.Context())
 	defer w.end()
 	go c.follow(w)

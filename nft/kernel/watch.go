@@ -12,7 +12,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/mdlayher/netlink"
 	"golang.org/x/net/bpf"
 	"golang.org/x/sys/unix"
 
@@ -42,16 +41,15 @@ func (c *Conn) Watch(ctx context.Context) (<-chan Change, error) {
 	if _, err := c.ensureSocket(); err != nil {
 		return nil, err
 	}
-	conn, err := netlink.Dial(unix.NETLINK_NETFILTER, &netlink.Config{NetNS: c.options.NetNS})
+	filter, err := ignorePort(c.port)
+	if err != nil {
+		return nil, fmt.Errorf("watch nf_tables: %w", err)
+	}
+	stream, err := nfnetlink.OpenStream(nfnetlink.Options{NetNS: c.options.NetNS}, filter, watchBuffer, unix.NFNLGRP_NFTABLES)
 	if err != nil {
 		return nil, openError(err)
 	}
-	err = errors.Join(conn.SetReadBuffer(watchBuffer), ignorePort(conn, c.port), conn.JoinGroup(unix.NFNLGRP_NFTABLES))
-	if err != nil {
-		conn.Close()
-		return nil, fmt.Errorf("watch nf_tables: %w", err)
-	}
-	w := &watch{conn: conn, changes: make(chan Change, changeBacklog)}
+	w := &watch{stream: stream, changes: make(chan Change, changeBacklog)}
 	w.ctx, w.end = context.WithCancel(ctx)
 	c.watches[w] = struct{}{}
 	go c.follow(w)
@@ -63,7 +61,7 @@ const changeBacklog = 1024
 
 // watch is the state of one call of Watch.
 type watch struct {
-	conn        *netlink.Conn
+	stream      *nfnetlink.Stream
 	changes     chan Change
 	ctx         context.Context
 	end         context.CancelFunc
@@ -91,7 +89,7 @@ func (c *Conn) muteNotifications(s *socket) (restore func(committed error)) {
 	}
 	muted := true
 	for w := range c.watches {
-		muted = w.conn.LeaveGroup(unix.NFNLGRP_NFTABLES) == nil && muted
+		muted = w.stream.Leave(unix.NFNLGRP_NFTABLES) == nil && muted
 	}
 	return func(committed error) {
 		want := before
@@ -99,8 +97,8 @@ func (c *Conn) muteNotifications(s *socket) (restore func(committed error)) {
 			want = nextGeneration(before)
 		}
 		for w := range c.watches {
-			if w.conn.JoinGroup(unix.NFNLGRP_NFTABLES) != nil {
-				w.conn.Close() // its end is reported as a loss
+			if w.stream.Join(unix.NFNLGRP_NFTABLES) != nil {
+				_ = w.stream.Close() // its end is reported as a loss
 			}
 		}
 		// No other program may have committed in between.
@@ -112,32 +110,28 @@ func (c *Conn) muteNotifications(s *socket) (restore func(committed error)) {
 	}
 }
 
-// ignorePort makes the kernel drop the notifications, one for each element, of commits from a netlink port. All messages of a datagram belong to the
-// same transaction, so the filter checks only the port in the first one. A filter loads numbers in network byte order, but a netlink header is in
-// host byte order.
-func ignorePort(conn *netlink.Conn, port uint32) error {
+// ignorePort returns a filter that drops the notifications, one for each element, of commits from a netlink port. All messages of a datagram belong
+// to the same transaction, so the filter checks only the port in the first one. A filter loads numbers in network byte order, but a netlink header
+// is in host byte order.
+func ignorePort(port uint32) ([]bpf.RawInstruction, error) {
 	const portOffset = 12 // of nlmsg_pid in struct nlmsghdr
 	loaded := binary.BigEndian.Uint32(binary.NativeEndian.AppendUint32(nil, port))
-	filter, err := bpf.Assemble([]bpf.Instruction{
+	return bpf.Assemble([]bpf.Instruction{
 		bpf.LoadAbsolute{Off: portOffset, Size: 4},
 		bpf.JumpIf{Cond: bpf.JumpEqual, Val: loaded, SkipFalse: 1},
 		bpf.RetConstant{Val: 0},
 		bpf.RetConstant{Val: math.MaxUint32},
 	})
-	if err != nil {
-		return err
-	}
-	return conn.SetBPF(filter)
 }
 
 // follow reads the notifications of a watch until the watch ends.
 func (c *Conn) follow(w *watch) {
 	defer c.unwatch(w)
-	stop := context.AfterFunc(w.ctx, func() { w.conn.Close() }) // ends the reading
+	stop := context.AfterFunc(w.ctx, func() { _ = w.stream.Close() }) // ends the reading
 	defer stop()
 	var next Change // of the transaction whose notifications are being read
 	for {
-		received, err := w.conn.Receive()
+		datagram, err := w.stream.Next()
 		switch {
 		case w.ctx.Err() != nil:
 			return
@@ -149,15 +143,13 @@ func (c *Conn) follow(w *watch) {
 			next = Change{}
 			continue
 		}
-		for _, m := range received {
-			change, done := next.merge(message{
-				Kind: uint16(m.Header.Type), Port: m.Header.PID, Body: m.Data,
-			})
+		for m := range nfnetlink.Messages(datagram) {
+			change, done := next.merge(m)
 			next = change
 			if !done {
 				continue
 			}
-			if !c.foreignTx.isOwnPort(m.Header.PID) {
+			if !c.foreignTx.isOwnPort(m.Port) {
 				c.foreignTx.record(next)
 				if !w.send(next) {
 					return
@@ -174,7 +166,7 @@ func (c *Conn) unwatch(w *watch) {
 	delete(c.watches, w)
 	c.mu.Unlock()
 	w.end()
-	w.conn.Close()
+	_ = w.stream.Close()
 	w.lossReports.Wait()
 	close(w.changes)
 }

@@ -246,7 +246,7 @@ func (w *Writer) EndNest(start int) (fits bool) {
 	return n <= MaxAttr
 }
 
-// streamBuffer is the size of the buffer for one datagram of a multicast group, in bytes. Such a datagram holds one message.
+// streamBuffer is the size of the buffer for one datagram of a multicast group, in bytes. The kernel makes none of more than 8 KiB (NLMSG_GOODSIZE).
 const streamBuffer = 1 << 14
 
 // Stream receives messages of multicast groups, a datagram at a time.
@@ -311,6 +311,18 @@ func (s *Stream) Wait() error {
 		return os.ErrClosed // the poller has an error of its own for it
 	}
 	return err
+}
+
+// Next waits for the next datagram and returns it as Receive does. It returns an error when the Stream is closed.
+func (s *Stream) Next() (datagram []byte, err error) {
+	for {
+		if err := s.Wait(); err != nil {
+			return nil, err
+		}
+		if datagram, err = s.Receive(); !errors.Is(err, ErrNoMessage) {
+			return datagram, err
+		}
+	}
 }
 
 // Receive returns the next datagram, which is valid until the next call. It returns ErrNoMessage if none is queued, and ENOBUFS once after messages
@@ -474,35 +486,3 @@ func (s *Socket) Receive() ([]byte, error) {
 		return s.datagram[:n], nil
 	}
 }
-
-// Listener receives the messages of a multicast group.
-type Listener struct{ conn *netlink.Conn }
-
-// Listen joins a group in the network namespace of Options. buffer is the size of the receive
-// buffer in bytes; messages that do not fit are lost (ENOBUFS).
-func Listen(o Options, group uint32, buffer int) (*Listener, error) {
-	conn, err := netlink.Dial(unix.NETLINK_NETFILTER, &netlink.Config{NetNS: o.NetNS})
-	if err != nil {
-		return nil, err
-	}
-	if err := errors.Join(conn.SetReadBuffer(buffer), conn.JoinGroup(group)); err != nil {
-		return nil, errors.Join(err, conn.Close())
-	}
-	return &Listener{conn}, nil
-}
-
-// Receive waits for messages.
-func (l *Listener) Receive() ([]Message, error) {
-	heard, err := l.conn.Receive()
-	if err != nil {
-		return nil, err
-	}
-	messages := make([]Message, len(heard))
-	for i, m := range heard {
-		messages[i] = Message{Kind: uint16(m.Header.Type), Flags: uint16(m.Header.Flags), Sequence: m.Header.Sequence, Body: m.Data}
-	}
-	return messages, nil
-}
-
-// Close closes the Listener. A pending Receive returns an error.
-func (l *Listener) Close() error { return l.conn.Close() }

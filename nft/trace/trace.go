@@ -46,7 +46,7 @@ var ErrBusy = errors.New("another trace runs already: wait until it ends")
 // Run traces the packets selected by filters until ctx is done. It calls the function each for every Step. netns is a file descriptor of the network
 // namespace; 0 means the current one.
 func Run(ctx context.Context, netns int, filters []Filter, each func(Step)) error {
-	heard, err := nfnetlink.Listen(nfnetlink.Options{NetNS: netns}, unix.NFNLGRP_NFTRACE, buffer)
+	heard, err := nfnetlink.OpenStream(nfnetlink.Options{NetNS: netns}, nil, buffer, unix.NFNLGRP_NFTRACE)
 	if err != nil {
 		return fmt.Errorf("listen for traces: %w", err)
 	}
@@ -68,7 +68,7 @@ func Run(ctx context.Context, netns int, filters []Filter, each func(Step)) erro
 	ended := context.AfterFunc(ctx, func() { _ = heard.Close() })
 	defer ended()
 	for {
-		messages, err := heard.Receive()
+		datagram, err := heard.Next()
 		switch {
 		case ctx.Err() != nil:
 			return nil
@@ -77,7 +77,7 @@ func Run(ctx context.Context, netns int, filters []Filter, each func(Step)) erro
 		case err != nil:
 			return fmt.Errorf("listen for traces: %w", err)
 		}
-		for _, m := range messages {
+		for m := range nfnetlink.Messages(datagram) {
 			if step, ok := decode(&m); ok && step.Table != TableName {
 				each(step)
 			}
