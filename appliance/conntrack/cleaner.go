@@ -80,7 +80,7 @@ func Cost() func() time.Duration {
 // error contains the remedy.
 func New(options Options) (*Cleaner, error) {
 	table := &kernelTable{netns: options.NetNS}
-	err := table.open()
+	err := table.open(&table.reader)
 	if err == nil {
 		_, err = table.reader.count() // whether the kernel answers at all
 	}

@@ -56,23 +56,15 @@ func (s *socket) count() (entries uint32, err error) {
 	return 0, errors.New("the kernel does not report how many entries there are")
 }
 
-// dump requests the entries that match the query, and calls take with each datagram of the response.
+// dump requests the entries that match the query, and calls take with each datagram of the response. The request for all entries has no
+// filter: if few entries match a filter, the kernel walks the whole table in one go, with softirqs blocked.
 func (s *socket) dump(q query, take func(datagram []byte, sequence uint32) error) error {
-	return s.request(familyNumber(q.family), func(w *writer) { w.filter(q) }, take)
-}
-
-// dumpAll requests all entries, and calls take with each datagram of the response. It uses no filter: if few entries match, the kernel
-// walks the whole table in one go, with softirqs blocked.
-func (s *socket) dumpAll(take func(datagram []byte, sequence uint32) error) error {
-	return s.request(unix.AF_UNSPEC, func(*writer) {}, take)
-}
-
-// request sends a request for a dump, to which filter appends attributes, and calls take with each datagram of the response.
-func (s *socket) request(family uint8, filter func(*writer), take func(datagram []byte, sequence uint32) error) error {
 	var w writer
 	sequence := s.Sequence(1)
-	w.begin(messageGet, unix.NLM_F_DUMP, sequence, family)
-	filter(&w)
+	w.begin(messageGet, unix.NLM_F_DUMP, sequence, familyNumber(q.family))
+	if q != (query{}) {
+		w.filter(q)
+	}
 	w.End()
 	if err := s.Send(w.Buf); err != nil {
 		return err
@@ -122,10 +114,13 @@ func (w *writer) filter(q query) {
 }
 
 func familyNumber(f nft.Family) uint8 {
-	if f == nft.IPv6 {
+	switch f {
+	case nft.IPv4:
+		return unix.AF_INET
+	case nft.IPv6:
 		return unix.AF_INET6
 	}
-	return unix.AF_INET
+	return unix.AF_UNSPEC
 }
 
 // Events reads the kernel's DESTROY events of connections through Services, and NEW events on request. The kernel sends events only for

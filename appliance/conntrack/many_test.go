@@ -305,7 +305,7 @@ func Test1132_fake_table_is_conntrack(t *testing.T) {
 				return leave
 			}
 			queries += len(asked)
-			if err := real.open(); err != nil {
+			if err := real.open(&real.reader); err != nil {
 				t.Fatal(err)
 			}
 			before := real.reader.Sequence(0)

@@ -240,20 +240,10 @@ func NewAttempts(options Options) *Attempts {
 // deleted, so that the client's next SYN begins a new connection. entries is the number of entries in the table, found the number of
 // unanswered connections.
 func (a *Attempts) Look(now time.Time, each func(c *Connection, waited time.Duration) (forget bool)) (entries uint32, found int, err error) {
-	if err := a.table.open(); err != nil {
-		return 0, 0, explain(err)
-	}
 	seeing := map[attempt]time.Time{}
-	if entries, err = a.table.reader.count(); err != nil {
-		return 0, 0, errors.Join(explain(err), a.table.close())
-	}
-	if entries == 0 {
-		a.seen = seeing
-		return 0, 0, nil
-	}
 	var c Connection
 	unanswered := []query{{family: nft.IPv4, protocol: nft.TCP, unanswered: true}, {family: nft.IPv6, protocol: nft.TCP, unanswered: true}}
-	_, err = a.table.deleteMatching(context.Background(), unanswered, func(list []entry, verdicts []verdict) ([]verdict, map[nft.Family]netip.Addr) {
+	total, err := a.table.deleteMatching(context.Background(), unanswered, func(list []entry, verdicts []verdict) ([]verdict, map[nft.Family]netip.Addr) {
 		for i := range list {
 			e := &list[i]
 			verdicts = append(verdicts, leave)
@@ -274,11 +264,10 @@ func (a *Attempts) Look(now time.Time, each func(c *Connection, waited time.Dura
 		}
 		return verdicts, nil
 	})
-	if err != nil {
-		return entries, found, err
+	if err == nil {
+		a.seen = seeing
 	}
-	a.seen = seeing
-	return entries, found, nil
+	return total.tracked, found, err
 }
 
 // Close forgets the unanswered connections of earlier Looks, and closes the sockets. The next Look opens them again.

@@ -30,6 +30,7 @@ type filterFunc func(entries []entry, verdicts []verdict) (_ []verdict, box map[
 // tally counts entries that were read, deleted, and reset.
 type tally struct {
 	seen, forgotten, reset int
+	tracked                uint32 // number of entries in the table before the scan; 0 if the kernel does not report it
 }
 
 func (t *tally) add(o tally) {
@@ -42,34 +43,27 @@ func (t *tally) add(o tally) {
 // socket at the same time.
 type kernelTable struct {
 	netns           int
-	reader, changer *socket // nil before the first use, and after a failure until the next use
+	reader, changer *socket // nil before the first use of each, and after a failure until the next use
 	entries         []entry
 	verdicts        []verdict
 	change          change
 }
 
-func (t *kernelTable) open() error {
-	if t.reader != nil {
-		return nil
+// open opens one of the sockets of the table, unless it is open.
+func (t *kernelTable) open(s **socket) (err error) {
+	if *s == nil {
+		*s, err = dial(t.netns)
 	}
-	reader, err := dial(t.netns)
-	if err != nil {
-		return err
-	}
-	changer, err := dial(t.netns)
-	if err != nil {
-		return errors.Join(err, reader.Close())
-	}
-	t.reader, t.changer = reader, changer
-	return nil
+	return err
 }
 
-func (t *kernelTable) close() error {
-	if t.reader == nil {
-		return nil
+func (t *kernelTable) close() (err error) {
+	for _, s := range []**socket{&t.reader, &t.changer} {
+		if *s != nil {
+			err = errors.Join(err, (*s).Close())
+			*s = nil
+		}
 	}
-	err := errors.Join(t.reader.Close(), t.changer.Close())
-	t.reader, t.changer = nil, nil
 	return err
 }
 
@@ -86,11 +80,11 @@ func explain(err error) error {
 
 // deleteMatching implements table on the kernel's table.
 func (t *kernelTable) deleteMatching(ctx context.Context, queries []query, judge filterFunc) (tally, error) {
-	if err := t.open(); err != nil {
+	if err := t.open(&t.reader); err != nil {
 		return tally{}, explain(err)
 	}
-	var total tally
 	entries, err := t.reader.count()
+	total := tally{tracked: entries}
 	if err == nil && entries == 0 {
 		return total, nil
 	}
@@ -114,7 +108,7 @@ func (t *kernelTable) deleteMatching(ctx context.Context, queries []query, judge
 		return err
 	}
 	if err == nil && entries <= fewEntries && len(queries) > 1 {
-		err = t.reader.dumpAll(take)
+		err = t.reader.dump(query{}, take)
 	} else {
 		err = nil
 		for i := 0; i < len(queries) && err == nil && ctx.Err() == nil; i++ {
@@ -131,6 +125,13 @@ func (t *kernelTable) deleteMatching(ctx context.Context, queries []query, judge
 
 // deleteEntries carries out the verdicts on the entries. box has the addresses for dead ends, by family.
 func (t *kernelTable) deleteEntries(box map[nft.Family]netip.Addr) (tally, error) {
+	seen := tally{seen: len(t.entries)}
+	if !slices.ContainsFunc(t.verdicts, func(v verdict) bool { return v != leave }) {
+		return seen, nil
+	}
+	if err := t.open(&t.changer); err != nil {
+		return seen, err
+	}
 	t.change.begin(t.changer.Sequence(0))
 	for i, v := range t.verdicts {
 		switch e := &t.entries[i]; {
@@ -139,10 +140,6 @@ func (t *kernelTable) deleteEntries(box map[nft.Family]netip.Addr) (tally, error
 		case v == reset:
 			t.change.reset(e, box[e.family])
 		}
-	}
-	seen := tally{seen: len(t.entries)}
-	if len(t.change.kinds) == 0 {
-		return seen, nil
 	}
 	t.changer.Sequence(len(t.change.kinds))
 	if err := t.changer.Send(t.change.Buf); err != nil {
@@ -196,34 +193,20 @@ var tcpStates = [...]string{
 // every translated connection. It returns the number of entries read, excluding other protocols. It may miss entries that are added or
 // deleted during the scan.
 func Scan(netns int, each func(*Connection)) (entries int, err error) {
-	s, err := dial(netns)
-	if err != nil {
-		return 0, explain(err)
-	}
-	defer func() { err = errors.Join(err, s.Close()) }()
-	if n, err := s.count(); err == nil && n == 0 {
-		return 0, nil
-	}
-	var e entry
+	t := &kernelTable{netns: netns}
+	defer func() { err = errors.Join(err, t.close()) }()
 	var c Connection
-	err = s.dumpAll(func(datagram []byte, sequence uint32) error {
-		for m := range nfnetlink.Messages(datagram) {
-			if m.Kind != messageNew || m.Sequence != sequence || !e.decode(m.Body) {
-				continue
+	total, err := t.deleteMatching(context.Background(), everything, func(list []entry, verdicts []verdict) ([]verdict, map[nft.Family]netip.Addr) {
+		for i := range list {
+			verdicts = append(verdicts, leave)
+			if e := &list[i]; e.isThrough() || e.left {
+				e.describeLeft(&c)
+				each(&c)
 			}
-			entries++
-			if !e.isThrough() && !e.left {
-				continue
-			}
-			e.describeLeft(&c)
-			each(&c)
 		}
-		return nil
+		return verdicts, nil
 	})
-	if err != nil {
-		return entries, explain(err)
-	}
-	return entries, nil
+	return total.seen, err
 }
 
 // isThrough reports whether the entry is a connection that was translated to an endpoint, and not a dead end.
@@ -258,51 +241,33 @@ var ErrGone = errors.New("there is no such connection any more")
 func Kill(netns int, id uint32, local []netip.Addr, may func(*Connection) bool) (err error) {
 	t := &kernelTable{netns: netns}
 	defer func() { err = errors.Join(err, t.close()) }()
-	if err := t.open(); err != nil {
-		return explain(err)
-	}
-	found := false
-	box := resettersOf(local)
+	found, box := false, resettersOf(local)
 	var c Connection
-	err = t.reader.dumpAll(func(datagram []byte, sequence uint32) error {
-		t.entries, t.verdicts = t.entries[:0], t.verdicts[:0]
-		for m := range nfnetlink.Messages(datagram) {
-			var e entry
-			if found || m.Kind != messageNew || m.Sequence != sequence || !e.decode(m.Body) ||
-				!e.isThrough() && !e.left || binary.BigEndian.Uint32(e.id) != id {
-				continue
+	total, err := t.deleteMatching(context.Background(), everything, func(list []entry, verdicts []verdict) ([]verdict, map[nft.Family]netip.Addr) {
+		for i := range list {
+			v := leave
+			if e := &list[i]; !found && (e.isThrough() || e.left) && binary.BigEndian.Uint32(e.id) == id {
+				if e.describeLeft(&c); may(&c) {
+					found, v = true, forget
+					if e.protocol == nft.TCP {
+						v = reset
+					}
+				}
 			}
-			if e.describeLeft(&c); !may(&c) {
-				continue
-			}
-			found = true
-			verdict := forget
-			if e.protocol == nft.TCP {
-				verdict = reset
-			}
-			t.entries, t.verdicts = append(t.entries, e), append(t.verdicts, verdict)
+			verdicts = append(verdicts, v)
 		}
-		if len(t.entries) == 0 {
-			return nil
-		}
-		done, err := t.deleteEntries(box)
-		if err == nil && done.forgotten+done.reset == 0 {
-			return ErrGone
-		}
-		return err
+		return verdicts, box
 	})
 	switch {
-	case errors.Is(err, ErrGone):
-		return err
 	case err != nil:
 		return fmt.Errorf("end connection %d: %w", id, err)
-	case !found:
+	case total.forgotten+total.reset == 0:
 		return ErrGone
 	}
 	return nil
 }
 
-// query selects entries of the connection tracking table. The kernel may return additional entries.
+// query selects entries of the connection tracking table. The kernel may return additional entries. All entries match the zero query.
 type query struct {
 	family   nft.Family
 	protocol nft.Protocol
@@ -311,6 +276,9 @@ type query struct {
 	// unanswered leaves out entries that got a reply.
 	unanswered bool
 }
+
+// everything is the query for all entries.
+var everything = []query{{}}
 
 // maxQueries is the maximum number of queries for single ports; with more ports, whole protocols are queried. For each query the kernel
 // walks the whole table in one go with softirqs of that CPU blocked: 45 ms with 200,000 entries (measured on 6.18), of which 10 ms for an
@@ -323,7 +291,7 @@ const fewEntries = 4096
 
 // has reports whether an entry matches the query. The check is necessary because kernels without filters return the whole table.
 func (q *query) has(e *entry) bool {
-	return q.family == e.family && q.protocol == e.protocol && (q.port == 0 || q.port == e.to.Port()) &&
+	return *q == (query{}) || q.family == e.family && q.protocol == e.protocol && (q.port == 0 || q.port == e.to.Port()) &&
 		(!q.addr.IsValid() || q.addr == e.to.Addr()) && !(q.unanswered && e.answered)
 }
 
