@@ -31,14 +31,12 @@ const checkupEvery = 10 * time.Second
 // API's certificate.
 func (a *assembly) watchHost(ctx context.Context, out chan<- []checkup.Finding, validity func() auth.Validity) error {
 	var before []checkup.Finding
-	failed, packaged := false, checkup.Packaged()
+	var failure task.LastError
+	packaged := checkup.Packaged()
 	for {
 		facts, err := checkup.Read(procPath)
 		facts.Packaged = packaged
-		if err != nil && !failed { // once is enough
-			a.log.Warn("some settings of the host cannot be read, and are not watched", "err", err)
-		}
-		failed = err != nil
+		failure.Log(a.log, err, "some settings of the host cannot be read, and are not watched", "all settings of the host can be read again")
 		c := facts.Conntrack
 		a.metrics.Conntrack(c.Entries, c.Max, c.InsertFailed, c.Dropped)
 		a.parts.bridged.Settings(facts.BridgeCalls)

@@ -381,8 +381,7 @@ func (b *Balance) lookIfDue(now time.Time) (moved []string, otherProblem bool) {
 	b.mu.Unlock()
 	if len(list) == 0 {
 		_ = b.sampler.Close()
-		_, again := b.failure.SetErr(nil)
-		return nil, again
+		return nil, b.failure.SetErr(nil)
 	}
 	if !due {
 		return nil, false
@@ -404,14 +403,7 @@ func (b *Balance) lookIfDue(now time.Time) (moved []string, otherProblem bool) {
 		}
 	}
 	b.mu.Unlock()
-	fails, again := b.failure.SetErr(err)
-	switch {
-	case fails:
-		b.log.Warn("open connections are not counted; it is tried again", "err", err, "retry", lookAgain)
-	case again:
-		b.log.Info("open connections are counted again")
-	}
-	return moved, fails || again
+	return moved, b.failure.Log(b.log, err, "open connections are not counted; it is tried again", "open connections are counted again", "retry", lookAgain)
 }
 
 // rebalance reassigns the slots of a port's tables according to the last count of connections. It reports whether a slot changed. The caller holds

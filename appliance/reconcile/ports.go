@@ -264,9 +264,9 @@ type portWatch struct {
 	waited  []hostPort    // the ports that Services wait for
 	changed chan struct{} // signals a change of ports or waited; capacity 1
 
-	before []listener
-	failed bool // the sockets could not be read the last time
-	names  map[sockets.Socket]string
+	before  []listener
+	failure task.LastError // of reading the sockets
+	names   map[sockets.Socket]string
 }
 
 func newPortWatch(look func(*sockets.Ports) ([]sockets.Socket, error), owner func(sockets.Socket) string, log *slog.Logger) *portWatch {
@@ -373,15 +373,11 @@ func (w *portWatch) seen(ports *sockets.Ports, waited []hostPort) (list []listen
 	if !ports.Empty() {
 		var err error
 		found, err = w.look(ports)
+		w.failure.Log(w.log, err, "it is not known which programs listen on this host", "the programs that listen on this host are known again")
 		if err != nil {
-			if !w.failed {
-				w.log.Warn("it is not known which programs listen on this host", "err", err)
-			}
-			w.failed = true
 			return nil, false
 		}
 	}
-	w.failed = false
 	names := make(map[sockets.Socket]string, len(found))
 	for _, s := range found {
 		name, known := w.names[s]

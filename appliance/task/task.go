@@ -116,22 +116,23 @@ func (l *LastError) Err() error {
 	return l.err
 }
 
-// SetErr sets the error of an attempt, nil if it succeeded. fails reports whether the attempt failed and the previous one did not; again reports the
-// opposite change.
-func (l *LastError) SetErr(err error) (fails, again bool) {
+// SetErr sets the error of an attempt, nil if it succeeded. It reports whether one of this attempt and the previous one failed, and the other did not.
+func (l *LastError) SetErr(err error) (changed bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	fails, again = err != nil && l.err == nil, err == nil && l.err != nil
+	changed = (err == nil) != (l.err == nil)
 	l.err = err
-	return fails, again
+	return changed
 }
 
-// Log sets the error of an attempt, and logs the first one to fail, with further attributes, and the first one to succeed again.
-func (l *LastError) Log(log *slog.Logger, err error, failing, again string, more ...any) {
-	switch fails, succeeds := l.SetErr(err); {
-	case fails:
+// Log sets the error of an attempt like SetErr, and logs the first one to fail, with further attributes, and the first one to succeed again.
+func (l *LastError) Log(log *slog.Logger, err error, failing, again string, more ...any) (changed bool) {
+	changed = l.SetErr(err)
+	switch {
+	case changed && err != nil:
 		log.Warn(failing, append([]any{"err", err}, more...)...)
-	case succeeds:
+	case changed:
 		log.Info(again)
 	}
+	return changed
 }
