@@ -52,7 +52,7 @@ func (d *diagnosis) place(q Question) {
 				return
 			}
 		}
-		if q.Address.IsValid() && inRange(q.Address, pool.Range) {
+		if q.Address.IsValid() && object.InAddressRange(q.Address, pool.Range) {
 			if pool.Kind == wire.PoolClusterIP {
 				d.add(Doubt, "", "it lies in the range of cluster IPs %s and no Service has it: clients get no answer", pool.Range)
 			} else {
@@ -78,20 +78,6 @@ func portHint(addr netip.Addr) string {
 		return ""
 	}
 	return fmt.Sprintf("if %s is meant as a port, write [%s]:%s", text[i+1:], before, text[i+1:])
-}
-
-// inRange reports whether an address lies in a range, which is a prefix such as 10.0.0.0/8, or "10.0.0.1-10.0.0.9".
-func inRange(addr netip.Addr, text string) bool {
-	if prefix, err := netip.ParsePrefix(text); err == nil {
-		return prefix.Contains(addr)
-	}
-	first, last, ok := strings.Cut(text, "-")
-	if !ok {
-		return false
-	}
-	a, err1 := netip.ParseAddr(first)
-	b, err2 := netip.ParseAddr(last)
-	return err1 == nil && err2 == nil && a.BitLen() == addr.BitLen() && a.Compare(addr) <= 0 && addr.Compare(b) <= 0
 }
 
 // HealthPort returns the findings about the health-check node port of a Service, at the address of the question.

@@ -494,8 +494,7 @@ func (s *states) places(by string, counts func(p *wire.Place) bool) map[string]*
 func namespaceOf(address string, use []store.Pool) string {
 	addr, err := netip.ParseAddr(address)
 	for i := range use {
-		first, last, wrong := object.ParseAddressRange(use[i].Range)
-		if err == nil && wrong == nil && use[i].Name != "" && first.BitLen() == addr.BitLen() && !addr.Less(first) && !last.Less(addr) {
+		if err == nil && use[i].Name != "" && object.InAddressRange(addr, use[i].Range) {
 			namespace, _, _ := strings.Cut(use[i].Name, "/")
 			return namespace
 		}

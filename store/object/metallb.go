@@ -291,6 +291,12 @@ func ParseAddressRange(text string) (first, last netip.Addr, err error) {
 	return first, last, nil
 }
 
+// InAddressRange reports whether an address lies in a range in the form of ParseAddressRange.
+func InAddressRange(addr netip.Addr, text string) bool {
+	first, last, err := ParseAddressRange(text)
+	return err == nil && first.BitLen() == addr.BitLen() && !addr.Less(first) && !last.Less(addr)
+}
+
 func (o *IPAddressPool) validate(Object) Errors {
 	at := specPath.child("addresses")
 	if len(o.Spec.Addresses) == 0 {
