@@ -380,7 +380,7 @@ func describe(f *reconcile.Foreseen, plan *wire.KernelPlan) {
 func undecided(svc *reconcile.Service) (all []string) {
 	add := func(format string, args ...any) { all = append(all, svc.Key+": "+fmt.Sprintf(format, args...)) }
 	if n := len(svc.Checked); n > 0 {
-		add("%s checked: the checks decide at that moment which of them serve, and new ones begin as the plan has them", are(n, "endpoint"))
+		add("%s %s checked: the checks decide at that moment which of them serve, and new ones begin as the plan has them", wire.Count(n, "endpoint"), resolve.Choose(n == 1, "is", "are"))
 	}
 	if svc.Relay != nil {
 		add("its connections are relayed: the plan is as if every listener could be opened")
@@ -392,13 +392,6 @@ func undecided(svc *reconcile.Service) (all []string) {
 		add("it is balanced by open connections: slots of the maps are as of now, and move with them")
 	}
 	return all
-}
-
-func are(n int, noun string) string {
-	if n == 1 {
-		return "1 " + noun + " is"
-	}
-	return fmt.Sprintf("%d %ss are", n, noun)
 }
 
 // Plan writes, in nft syntax, the ruleset that a new appliance would program for the manifests in these files and directories, or in stdin for "-".

@@ -158,7 +158,7 @@ func (c *Config) ResolveFacts(facts *node.Facts, isVIP func(netip.Addr) bool) re
 			f.Host[addr] = "an address of this host, on " + a.Interface
 		}
 		if addr.Is4() && a.Prefix.Bits() < 31 && !addr.IsLoopback() { // RFC 3021
-			f.Broadcast[LastAddr(a.Prefix.Masked())] = true
+			f.Broadcast[rangeOf(a.Prefix).Last] = true
 		}
 	}
 	f.Relays = c.relays(facts, isVIP)

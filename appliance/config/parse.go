@@ -235,12 +235,6 @@ func ParseClientNamespaces(list []string) ([]ClientNamespace, error) {
 	})
 }
 
-// LastAddr returns the highest address of a prefix, which must be masked.
-func LastAddr(p netip.Prefix) netip.Addr {
-	_, last := nft.PrefixRange(p)
-	return last
-}
-
 // ParseTable parses the number of a routing table; 0 is none. The tables default, main and local (253 to 255) are refused.
 func ParseTable(s string) (int, error) {
 	n, err := strconv.ParseUint(strings.TrimSpace(s), 10, 31)
@@ -333,7 +327,8 @@ func (c *Config) owned(facts *node.Facts) []nft.Range {
 }
 
 func rangeOf(p netip.Prefix) nft.Range {
-	return nft.Range{First: p.Masked().Addr(), Last: LastAddr(p.Masked())}
+	first, last := nft.PrefixRange(p)
+	return nft.Range{First: first, Last: last}
 }
 
 // wholePrefix returns the range of a prefix if r holds exactly the host addresses of that prefix, otherwise r. The network address and the broadcast

@@ -237,7 +237,7 @@ func (c *Config) validateServiceRanges(v *validation) {
 		if p.Addr().Is6() && p.Bits() < minServiceBits6 {
 			v.add(flag, p.String(), "is larger than can be allocated from: give a longer prefix, as /%d", minServiceBits6)
 		}
-		if why := notUnicast(p.Masked().Addr(), LastAddr(p.Masked())); why != "" {
+		if why := notUnicast(p.Masked().Addr(), rangeOf(p).Last); why != "" {
 			v.add(flag, p.String(), "%s cannot be cluster IPs: give a range of unicast addresses", why)
 		}
 	}
