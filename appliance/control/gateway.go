@@ -247,17 +247,22 @@ func (c *gateways) adopt(w *work, o object.Object) {
 	for _, owner := range meta.OwnerReferences {
 		if owner.Kind == object.KindGateway {
 			gw := object.Ref{Kind: object.KindGateway, Namespace: meta.Namespace, Name: owner.Name}
-			if c.known[gw] == nil {
-				c.known[gw] = &served{generated: refs{}, routes: refs{}}
-			}
 			ref := object.RefOf(o)
-			c.known[gw].generated.add(ref)
+			c.servedOf(gw).generated.add(ref)
 			w.gateways.add(gw)
 			if ref.Kind == object.KindService {
 				c.of[ref.Key()] = gw
 			}
 		}
 	}
+}
+
+// servedOf returns the result of the last plan of a Gateway, an empty one if there is none.
+func (c *gateways) servedOf(ref object.Ref) *served {
+	if c.known[ref] == nil {
+		c.known[ref] = &served{generated: refs{}, routes: refs{}}
+	}
+	return c.known[ref]
 }
 
 // batch has the writes of one sync.
@@ -394,19 +399,22 @@ func (c *gateways) planAgain(w *work, err error) error {
 // planOne plans a Gateway, and adds the resulting writes to a batch. It returns nil if the Gateway is deleted, or of a class of another
 // controller.
 func (c *gateways) planOne(w *work, ref object.Ref, b *batch) *gateway.Planned {
-	before := c.known[ref]
-	if before == nil {
-		before = &served{generated: refs{}, routes: refs{}}
-		c.known[ref] = before
-	}
+	before := c.servedOf(ref)
 	gw, _ := c.Get(ref).(*object.Gateway)
 	done := c.applied >= before.revision && before.revision > 0
-	ours := gw != nil && gateway.IsOurs(c.Get(object.Ref{Kind: object.KindGatewayClass, Name: gw.Spec.GatewayClassName}))
+	ours := c.isServed(ref)
 	var p gateway.Planned
 	if ours {
 		p = gateway.Plan(gw, c, done)
 	} else if gw != nil {
-		p.Refs = []object.Ref{{Kind: object.KindGatewayClass, Name: gw.Spec.GatewayClassName}}
+		class := object.Ref{Kind: object.KindGatewayClass, Name: gw.Spec.GatewayClassName}
+		if p.Refs = []object.Ref{class}; c.Get(class) == nil {
+			p.Problems = []object.Problem{{Object: ref, Field: "spec.gatewayClassName", Reason: gateway.ReasonNotProgrammed,
+				Message: fmt.Sprintf("there is no GatewayClass %s: nothing of this Gateway is served", class.Name)}}
+		}
+		if len(before.generated) > 0 { // its class was one of svcctl
+			c.addStatus(b, ref, nil)
+		}
 	}
 	if c.shown[p.Service] = c.Trouble(p.Service); len(c.shown[p.Service]) == 0 {
 		delete(c.shown, p.Service)
@@ -458,7 +466,7 @@ func (c *gateways) addStatus(b *batch, ref object.Ref, planned object.Object) {
 		return
 	}
 	if planned == nil {
-		if planned = gateway.Parentless(stored); planned == nil {
+		if planned = gateway.Unserved(stored); planned == nil {
 			return
 		}
 	}
@@ -531,14 +539,13 @@ func (c *gateways) keep(ref object.Ref, p *gateway.Planned, revision uint64) {
 		}
 	}
 	s.routes = refs{}
-	delete(c.problems, ref)
 	for _, o := range p.Statuses {
 		if at := object.RefOf(o); slices.Contains(routeKinds, at.Kind) {
 			s.routes.add(at)
 		}
 	}
-	if len(p.Problems) > 0 {
-		c.problems[ref] = p.Problems
+	if c.problems[ref] = p.Problems; len(p.Problems) == 0 {
+		delete(c.problems, ref)
 	}
 	if s.revision = max(s.revision, revision, 1); p.Pending {
 		c.waiting[ref] = true

@@ -86,6 +86,14 @@ func (l *listener) serves() bool {
 	return l.accepted.is && len(l.kinds) > 0 && (!l.terminates() || len(l.secrets) > 0)
 }
 
+// fault returns the condition Accepted of the listener if that is false, otherwise its condition ResolvedRefs.
+func (l *listener) fault() condition {
+	if l.accepted.is {
+		return l.resolved
+	}
+	return l.accepted
+}
+
 func (l *listener) String() string {
 	name := "listener " + l.spec.Name
 	if l.set != nil {

@@ -94,10 +94,8 @@ func (p *plan) judge() {
 		switch {
 		case l.serves():
 			valid++
-		case l.set == nil && !l.accepted.is:
-			wrong = append(wrong, l.spec.Name+": "+l.accepted.message)
 		case l.set == nil:
-			wrong = append(wrong, l.spec.Name+": "+l.resolved.message)
+			wrong = append(wrong, l.spec.Name+": "+l.fault().message)
 		}
 	}
 	switch {
@@ -122,17 +120,15 @@ func (p *plan) status(done bool) {
 	}
 	gw := &object.Gateway{TypeMeta: p.gateway.TypeMeta, Metadata: p.gateway.Metadata}
 	generation := p.gateway.Metadata.Generation
-	gw.Status.Addresses = addresses
+	gw.Status.Addresses, gw.Status.AttachedListenerSets = addresses, new(int32)
 	reported := p.orEarlier(programmed, generation, p.gateway.Status.Conditions)
 	gw.Status.Conditions = conditions(generation, p.accepted, reported)
 	gw.Status.Listeners = p.listenerStatuses(nil, p.gateway.Status.Listeners, programmed)
-	attached := int32(0)
 	for _, set := range p.sets {
 		if p.setStatus(set, programmed) {
-			attached++
+			*gw.Status.AttachedListenerSets++
 		}
 	}
-	gw.Status.AttachedListenerSets = &attached
 	p.out.Statuses = append(p.out.Statuses, gw)
 	if p.accepted.is && reported.reason != reasonPending {
 		p.blame(p.ref, ReasonNotProgrammed, reported)
@@ -140,11 +136,7 @@ func (p *plan) status(done bool) {
 		p.blame(p.ref, ReasonNotProgrammed, p.accepted)
 	}
 	for _, l := range p.listeners {
-		wrong := l.accepted
-		if wrong.is {
-			wrong = l.resolved
-		}
-		p.blame(l.owner, ReasonListenerNotValid, wrong.about(l.String()))
+		p.blame(l.owner, ReasonListenerNotValid, l.fault().about(l.String()))
 	}
 	for _, r := range p.routes {
 		p.routeStatus(r)
@@ -234,10 +226,8 @@ func (p *plan) listenerStatuses(set *listenerSet, stored []object.ListenerStatus
 		switch {
 		case l.conflicted.is:
 			mine = no("Programmed", l.conflicted.reason, l.conflicted.message)
-		case !l.accepted.is:
-			mine = no("Programmed", "Invalid", l.accepted.message)
 		case !l.serves():
-			mine = no("Programmed", "Invalid", l.resolved.message)
+			mine = no("Programmed", "Invalid", l.fault().message)
 		case !programmed.is && programmed.reason != reasonPending:
 			mine = no("Programmed", "Invalid", programmed.message)
 		}
@@ -264,10 +254,8 @@ func (p *plan) setStatus(set *listenerSet, programmed condition) (attached bool)
 		case l.set != set:
 		case l.serves():
 			valid++
-		case !l.accepted.is:
-			wrong = append(wrong, l.spec.Name+": "+l.accepted.message)
 		default:
-			wrong = append(wrong, l.spec.Name+": "+l.resolved.message)
+			wrong = append(wrong, l.spec.Name+": "+l.fault().message)
 		}
 	}
 	switch {
@@ -339,21 +327,23 @@ func ClassStatus(class *object.GatewayClass) object.Object {
 	return next
 }
 
-// Parentless returns a route or ListenerSet with the status that it must have if none of its parents is a Gateway of svcctl. It returns nil for other
-// kinds.
-func Parentless(o object.Object) object.Object {
+// Unserved returns a Gateway with the status that it must have if its class is not one of svcctl, and a route or ListenerSet with the one that it must
+// have if none of its parents is a Gateway of svcctl. It returns nil for other kinds.
+func Unserved(o object.Object) object.Object {
 	next := object.Draft(o)
-	if set, is := next.(*object.ListenerSet); is {
+	switch o := next.(type) {
+	case *object.Gateway:
+		o.Status = object.GatewayStatus{Conditions: object.Waiting("Accepted", "Programmed"), AttachedListenerSets: new(int32)}
+	case *object.ListenerSet:
 		const why = "its Gateway is not there, or of a class that is not served here"
-		set.Status.Listeners = nil
-		set.Status.Conditions = conditions(set.Metadata.Generation, no("Accepted", "ParentNotAccepted", why), no("Programmed", "Invalid", why))
-		return set
+		o.Status = object.ListenerSetStatus{Conditions: conditions(o.Metadata.Generation, no("Accepted", "ParentNotAccepted", why), no("Programmed", "Invalid", why))}
+	default:
+		r := routeOf(next)
+		if r == nil {
+			return nil
+		}
+		r.status.Parents = nil
 	}
-	r := routeOf(next)
-	if r == nil {
-		return nil
-	}
-	r.status.Parents = nil
 	return next
 }
 
@@ -376,7 +366,8 @@ func Merge(stored, planned object.Object, now time.Time, isOther func(object.Ref
 				kept = before[at]
 			}
 			merge(&kept.Conditions, l.Conditions)
-			changed = changed || at != i || kept.AttachedRoutes != l.AttachedRoutes || !sameKinds(kept.SupportedKinds, l.SupportedKinds)
+			changed = changed || at != i || kept.AttachedRoutes != l.AttachedRoutes ||
+				!slices.EqualFunc(kept.SupportedKinds, l.SupportedKinds, func(a, b object.RouteGroupKind) bool { return a.Kind == b.Kind })
 			l.Conditions = kept.Conditions
 			*to = append(*to, l)
 		}
@@ -406,10 +397,6 @@ func Merge(stored, planned object.Object, now time.Time, isOther func(object.Ref
 		return nil
 	}
 	return next
-}
-
-func sameKinds(a, b []object.RouteGroupKind) bool {
-	return slices.EqualFunc(a, b, func(a, b object.RouteGroupKind) bool { return a.Kind == b.Kind })
 }
 
 // mergeConditions replaces or adds conditions by type, and reports whether that changes anything. A condition whose status changes gets the

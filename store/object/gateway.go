@@ -308,8 +308,8 @@ type ReferenceGrantTo struct {
 	Name  *string `json:"name,omitempty" valid:"name"`
 }
 
-// waiting returns the conditions of a new object that no controller has processed yet: the default in the CustomResourceDefinitions.
-func waiting(types ...string) []Condition {
+// Waiting returns the conditions of a new object that no controller has processed yet: the default in the CustomResourceDefinitions.
+func Waiting(types ...string) []Condition {
 	conditions := make([]Condition, len(types))
 	for i, t := range types {
 		conditions[i] = Condition{Type: t, Status: "Unknown", Reason: "Pending", Message: "Waiting for controller", LastTransitionTime: time.Unix(0, 0).UTC()}
