@@ -26,6 +26,8 @@ func TestEndpoint(t *testing.T) {
 			"+ 10.1.2.12 is an endpoint of shop/web: ready, as EndpointSlice web-1 has it; no health check asks it\n"},
 		"up": {[]diagnose.Backend{{Service: "shop/web", Slice: "web-1", Health: up}}, diagnose.Good,
 			"+ 10.1.2.12 is an endpoint of shop/web: up since 2026-03-01 20:39:00Z (tcp)\n"},
+		"up, of a new Service": {[]diagnose.Backend{{Service: "shop/web", Slice: "web-1", Health: []wire.EndpointHealth{{State: wire.HealthUp, Check: "tcp"}}}}, diagnose.Good,
+			"+ 10.1.2.12 is an endpoint of shop/web: up since the first check (tcp)\n"},
 		"down in one of three": {[]diagnose.Backend{{Service: "a/a", Slice: "a-1", Health: up}, {Service: "shop/web", Slice: "web-1", Health: down}, {Service: "z/z", Slice: "z-1"}}, diagnose.Bad,
 			"- 10.1.2.12 is an endpoint of shop/web and 2 other Services: down since 2026-03-01 20:39:00Z: connection refused (tcp)\n    a/a: up since"},
 		"not ready": {[]diagnose.Backend{{Service: "shop/web", Slice: "web-1", Conditions: object.EndpointConditions{Ready: &no}}}, diagnose.Doubt,

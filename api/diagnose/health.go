@@ -161,12 +161,11 @@ func of(n, all int) string {
 
 // verdictText describes the health state of an endpoint: since when, why, and by which check.
 func verdictText(e *wire.EndpointHealth) string {
-	text := e.Endpoint + " is " + e.State
+	since := "the first check" // of a new Service, or by this process
 	if e.Since != nil {
-		text += " since " + e.Since.Format("2006-01-02 15:04:05Z")
-	} else {
-		text += " since before the appliance started"
+		since = e.Since.Format("2006-01-02 15:04:05Z")
 	}
+	text := e.Endpoint + " is " + e.State + " since " + since
 	if e.Why != "" {
 		text += ": " + e.Why
 	}

@@ -107,7 +107,7 @@ func Test855_the_begin_of_what_is_wrong_survives_a_restart(t *testing.T) {
 		})
 		for _, f := range families {
 			for _, name := range []string{"web51", "web52", "eject", "plain"} {
-				if out, _, _ := b.svcctl.Svcctl("explain", "svc/"+f.name(name)); strings.Contains(out, "before the appliance started") || !strings.Contains(out, " since 20") {
+				if out, _, _ := b.svcctl.Svcctl("explain", "svc/"+f.name(name)); strings.Contains(out, "since the first check") || !strings.Contains(out, " since 20") {
 					t.Errorf("%s: explain %s:\n%s", how, name, out)
 				}
 			}
