@@ -114,14 +114,11 @@ type NamespacesInUse struct {
 func (s *Store) Namespaces(since uint64) (NamespacesInUse, bool) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	if s.table.namespaces.state == since {
+	use := &s.table.namespaces
+	if use.state == since {
 		return NamespacesInUse{State: since}, false
 	}
-	return NamespacesInUse{
-		State:   s.table.namespaces.state,
-		Files:   slices.Sorted(maps.Keys(s.table.namespaces.files)),
-		Clients: slices.Sorted(maps.Keys(s.table.namespaces.clients)),
-	}, true
+	return NamespacesInUse{State: use.state, Files: slices.Sorted(maps.Keys(use.files)), Clients: slices.Sorted(maps.Keys(use.clients))}, true
 }
 
 // A Namespace that is deleted stays, going, while there are objects in it, and goes with the
@@ -295,12 +292,14 @@ func (t *transaction) holdRemovals(guard RemovalGuard) map[object.Ref]Decision {
 			continue
 		}
 		going = append(going, c)
-		file := c.old.Owner.File
-		services := removals.Files[file]
-		if c.ref.Kind == object.KindService {
+		services := removals.Files[c.old.Owner.File]
+		switch c.ref.Kind {
+		case object.KindService:
 			services = append(services, c.ref.Key())
+		case object.KindGateway: // its Service goes with it
+			services = append(services, c.ref.String())
 		}
-		removals.Files[file] = services
+		removals.Files[c.old.Owner.File] = services
 	}
 	t.bereft(going, removals.Files)
 	decide := guard(removals)
@@ -383,9 +382,9 @@ func (t *transaction) backed(svc *object.Service, gone map[object.Ref]bool, comi
 // them any more.
 type Removals struct {
 	// Files has the files to which the objects belong, each with the Services ("namespace/name") that are lost: those that are removed, and those
-	// that lose their last endpoint.
+	// that lose their last endpoint. A removed Gateway ("Gateway namespace/name") stands for the Service that is generated from it.
 	Files map[string][]string
-	// Total counts all present Services, Declared those of them that belong to files.
+	// Total counts all present Services, Declared those of them that belong to files, or are generated from Gateways of files.
 	Total, Declared int
 }
 

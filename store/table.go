@@ -58,7 +58,7 @@ type table struct {
 	namespaces namespaceUse
 	foreign    foreigners
 	dependents dependents
-	// declaredServices counts the Services that belong to files.
+	// declaredServices counts the Services that belong to files, and the Gateways that do: a Service is generated from each.
 	declaredServices int
 	// before has the former versions of the objects that have changed since Store.Track, nil for new ones. The map is nil if Track was not called.
 	before map[object.Ref]*record.Record
@@ -110,7 +110,7 @@ func (t *table) set(ref object.Ref, r *record.Record) {
 	if old != nil {
 		t.index.Remove(old.Object)
 	}
-	if ref.Kind == object.KindService {
+	if ref.Kind == object.KindService || ref.Kind == object.KindGateway {
 		t.declaredServices += declaredBy(r) - declaredBy(old)
 	}
 	if r == nil {
