@@ -13,7 +13,7 @@ func saysWhat(imported *Imported) string {
 	for _, v := range imported.Virtuals {
 		fmt.Fprintf(&out, "service %s:", v.Name)
 		for _, key := range []string{
-			"health-check", "health-check-host", "health-check-timeout", "health-check-unhealthy-threshold", "idle-timeout", "proxy-protocol",
+			"health-check-healthy-threshold", "health-check", "health-check-host", "health-check-timeout", "health-check-unhealthy-threshold", "idle-timeout", "proxy-protocol",
 		} {
 			if value := v.Annotations["svcctl.io/"+key]; value != "" {
 				fmt.Fprintf(&out, " %s=%s", key, value)
@@ -156,6 +156,44 @@ func Test666_cluster_as_it_is_printed(t *testing.T) {
 			wellFormed(t, tt.name, got)
 		})
 	}
+}
+
+// A check without connect_timeout and retry has the defaults of keepalived.conf(5), and a server serves again after one success.
+func Test1151_checks_have_the_defaults_of_keepalived(t *testing.T) {
+	with := func(check string) string {
+		return "virtual_server 192.0.2.1 80 {\n real_server 10.1.2.11 80 {\n  " + check + "\n }\n}\n"
+	}
+	expects(t, Keepalived, "", []struct{ name, text, want, not string }{
+		{"TCP", with("TCP_CHECK {\n  }"), "health-check-healthy-threshold=1 health-check=tcp health-check-timeout=5s health-check-unhealthy-threshold=2 ", "loss"},
+		{"HTTP", with("HTTP_GET {\n   url {\n    path /up\n   }\n   nb_get_retry 0\n  }"),
+			"health-check-healthy-threshold=1 health-check=http/up health-check-timeout=5s health-check-unhealthy-threshold=1 ", "loss"},
+		{"DNS", with("DNS_CHECK {\n  }"), "health-check-healthy-threshold=1 health-check=dns/. health-check-timeout=5s health-check-unhealthy-threshold=4 ", "loss"},
+		{"DNS with a name", with("DNS_CHECK {\n   name example.com\n   connect_timeout 1\n  }"), "health-check=dns/example.com health-check-timeout=1s ", "loss"},
+	})
+}
+
+// Messages that haproxy prints when it starts are no conditions, and no loss repeats what may be a password.
+func Test1152_messages_and_passwords_of_haproxy(t *testing.T) {
+	const listen = "listen l\n bind 192.0.2.1:80\n"
+	const server = " server a 10.1.2.11:80 check\n"
+	expects(t, HAProxy, "defaults\n mode tcp\n", []struct{ name, text, want, not string }{
+		{"messages", ".diag \"a\"\n.notice \"b c\"\n" + listen + ".warning \"d\"\n" + server, "service l: health-check=tcp 10.1.2.11*1", "left out"},
+		{"statistics", listen + " stats uri /stats\n stats auth admin:secret\n" + server, "stats uri /stats has no counterpart\nstats auth has no counterpart", "secret"},
+		{"dialog", listen + " option tcp-check\n tcp-check send AUTH\\ secret\\r\\n\n tcp-check send-binary 736563726574\n tcp-check expect string +OK\n" + server,
+			"line 6: tcp-check send has no counterpart\nline 7: tcp-check send-binary has no counterpart\ntcp-check expect string +OK has no counterpart", "secret"},
+	})
+}
+
+// An address of a farm without an IP address is left out, as an empty virtual-addr is, and the other farms stay.
+func Test1162_address_of_a_farm_without_an_IP_address(t *testing.T) {
+	farm := func(name, address string) string {
+		return `{"name": "` + name + `", "mode": "snat", "addresses": [{"name": "` + name + `-addr", "family": "ipv4", "ip-addr": "` + address + `", "ports": "80", "protocol": "tcp"}],
+"backends": [{"name": "b", "ip-addr": "10.1.2.11", "port": "80"}]}`
+	}
+	expects(t, NFTLB, "", []struct{ name, text, want, not string }{
+		{"one of two", `{"farms": [` + farm("a", "") + `,` + farm("b", "192.0.2.1") + `]}`,
+			"service b: 10.1.2.11*1\nthe address \"\" is left out\nfarm a is left out: no address of it has a counterpart", "service a"},
+	})
 }
 
 // Of a key that is in an object twice the last value counts, as in nftlb, and the loss says so.

@@ -74,9 +74,13 @@ func (l haproxyLine) word(i int) string {
 	return ""
 }
 
-// String returns the words on one line, with control characters escaped as in haproxy.cfg.
+// String returns the words on one line, with control characters escaped as in haproxy.cfg. It leaves out the arguments that may be a password.
 func (l haproxyLine) String() string {
-	return strings.NewReplacer("\r", `\r`, "\n", `\n`, "\t", `\t`).Replace(strings.Join(l.words, " "))
+	text := strings.NewReplacer("\r", `\r`, "\n", `\n`, "\t", `\t`).Replace(strings.Join(l.words, " "))
+	if strings.HasPrefix(text, "stats auth ") || strings.HasPrefix(text, "tcp-check send") {
+		text = strings.Join(l.words[:min(2, len(l.words))], " ")
+	}
+	return text
 }
 
 // statements returns the lines that apply to a proxy: first those of its defaults, then its own.

@@ -307,7 +307,7 @@ func (r *haproxy) parse(text string) {
 			r.fail(line, "%s", err)
 			continue
 		}
-		if len(words) == 0 {
+		if len(words) == 0 || slices.Contains([]string{".diag", ".notice", ".warning"}, words[0]) { // messages that haproxy prints when it starts
 			continue
 		}
 		switch keyword := words[0]; {

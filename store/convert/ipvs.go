@@ -63,12 +63,11 @@ var ipvsProtocols = map[string]string{
 
 // take returns the value behind the option words[*i] and advances *i.
 func (r *ipvs) take(line int, words []string, i *int) string {
-	if *i+1 >= len(words) {
-		r.fail(line, "%s needs a value", words[*i])
-		return ""
+	if *i++; *i < len(words) {
+		return words[*i]
 	}
-	*i++
-	return words[*i]
+	r.fail(line, "%s needs a value", words[*i-1])
+	return ""
 }
 
 // service reads a line -A, which adds a virtual service.

@@ -251,10 +251,7 @@ func (r *keepalived) virtual(s statement) {
 	if k.delayLine > 0 && !slices.ContainsFunc(k.checks, func(c checked) bool { return c.check != nil }) {
 		r.lose(v, k.delayLine, "delay_loop has no counterpart: no server is checked")
 	}
-	if len(frontends) == 0 {
-		return // a loss has it
-	}
-	for i, port := range portsOf(frontends) {
+	for i, port := range portsOf(frontends) { // if there is none, a loss has it
 		one := *v
 		one.ExternalIPs, one.Ports = addrsAt(frontends, port), []Port{{Protocol: protocol, Port: port}}
 		one.Name = r.name("v-" + one.ExternalIPs[0].String() + "-" + strconv.Itoa(int(port)) + "-" + protocol)

@@ -1,7 +1,6 @@
 package convert
 
 import (
-	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -113,7 +112,10 @@ func (r *keepalived) weightOf(s statement) uint16 {
 
 // check converts the block of a health check.
 func (k *keepalivedServer) check(s statement, kind string, server Server, says keepalivedSays) check {
-	c, port, path := check{}, "", ""
+	c, port, path := check{"timeout": "5s", "healthy-threshold": "1", "unhealthy-threshold": "2"}, "", "" // keepalived.conf(5)
+	if kind == "dns" {
+		c["unhealthy-threshold"], path = "4", "/."
+	}
 	if k.delayLine > 0 {
 		k.bounded(k.v, c, k.delayLine, "interval", k.delay, leastInterval, mostInterval)
 	}
@@ -160,9 +162,6 @@ func (k *keepalivedServer) check(s statement, kind string, server Server, says k
 		default:
 			k.fail(in.line, "%q is not understood in %s", keyword, s.words[0])
 		}
-	}
-	if kind == "dns" {
-		path = cmp.Or(path, "/.") // keepalived.conf(5)
 	}
 	c[""] = kind + port + path
 	return c

@@ -106,9 +106,7 @@ func (r *nftlb) farm(f value) {
 		r.fail(f.line(), "a farm has no name")
 		return
 	}
-	switch state := f.get("state").text(); state {
-	case "", "up", "config_error":
-	default:
+	if state := f.get("state").text(); !slices.Contains([]string{"", "up", "config_error"}, state) {
 		r.described(false)
 		r.lose(nil, f.line(), "%s is left out: its state is %s", what, state)
 		return
@@ -162,9 +160,9 @@ func (r *nftlb) scheduler(v *Virtual, f value) {
 	case "rr", "":
 		v.Annotations[object.AnnotationBalance] = object.BalanceRoundRobin
 	case "hash", "symhash":
+		v.Annotations[object.AnnotationBalance] = object.BalanceMaglev
 		switch by := strings.Join(param, " "); {
 		case s.text() == "symhash":
-			v.Annotations[object.AnnotationBalance] = object.BalanceMaglev
 			r.lose(v, s.line(), "symhash: the hash is one of the client's address and port alone")
 		case by == "srcip" || by == "" || by == "none":
 			v.Annotations[object.AnnotationBalance] = object.BalanceSourceHash
@@ -172,11 +170,9 @@ func (r *nftlb) scheduler(v *Virtual, f value) {
 				r.lose(v, s.line(), "the hash is one of the client's address")
 			}
 		case by == "srcip srcport":
-			v.Annotations[object.AnnotationBalance] = object.BalanceMaglev
 		case by == "dstip":
 			v.Annotations[object.AnnotationBalance] = object.BalanceDestinationHash
 		default:
-			v.Annotations[object.AnnotationBalance] = object.BalanceMaglev
 			r.lose(v, s.line(), "a hash of %s has no counterpart: it is one of the client's address and port", by)
 		}
 	default:
@@ -301,8 +297,8 @@ const mostNFTLBPorts = 100
 
 // frontend parses an address and its ports, as in 80,443,8000-8010.
 func (r *nftlb) frontend(v *Virtual, of value, address string, ports value, protocol string) []nftlbFrontend {
-	if addr, err := netip.ParseAddr(address); err == nil && addr.IsLoopback() {
-		r.lose(v, of.line(), "%s is for programs of the box alone: the address is left out", addr)
+	if addr, err := netip.ParseAddr(address); address == "" || err == nil && addr.IsLoopback() {
+		r.lose(v, of.line(), "the address %q is left out: no client reaches it", address)
 		return nil
 	}
 	addr, err := parseAddr(address)
