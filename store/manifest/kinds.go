@@ -112,6 +112,9 @@ func (u *unit) decodeObject(d *decoding, doc parsed, as implied) {
 	d.addFlaws(doc.flaws)
 	o := served.New()
 	d.value(root, reflect.ValueOf(o).Elem())
+	if !served.Namespaced { // kube-apiserver clears it, too: EnsureObjectNamespaceMatchesRequestNamespace
+		o.GetMeta().Namespace = ""
+	}
 	if o.GetMeta().Name == "" && !d.failed {
 		d.fieldProblem(root, "metadata.name", ReasonRequired, "Required value: an object in a file needs a name")
 	}

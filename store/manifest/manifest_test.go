@@ -110,6 +110,18 @@ func TestWaysToWriteOneObject(t *testing.T) {
 	}
 }
 
+// A namespace of an object that is in none is dropped, as kube-apiserver does and the API here: charts set one for all of their objects.
+func Test1153_namespace_of_an_object_that_is_in_none(t *testing.T) {
+	all := objects(t, "class.yaml", "apiVersion: gateway.networking.k8s.io/v1\nkind: GatewayClass\nmetadata: {name: own, namespace: edge}\nspec: {controllerName: svcctl.io/gateway-controller}\n")
+	if len(all) != 1 || object.RefOf(all[0]) != (object.Ref{Kind: object.KindGatewayClass, Name: "own"}) {
+		t.Fatalf("objects %v", all)
+	}
+	object.Default(all[0])
+	if errs := object.Validate(all[0], object.Options{}); len(errs) > 0 {
+		t.Error(errs)
+	}
+}
+
 func TestManyDocuments(t *testing.T) {
 	slice := "apiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\nmetadata: {name: web-1}\naddressType: IPv4\nports: []\nendpoints: []\n"
 	for name, c := range map[string]struct {
