@@ -46,6 +46,19 @@ func TestImport(t *testing.T) {
 	}
 }
 
+// TestImportOfElectionsAlone: a keepalived.conf without virtual servers gives settings, and there is nothing to count.
+func TestImportOfElectionsAlone(t *testing.T) {
+	b := newBench()
+	b.In = strings.NewReader("vrrp_instance A {\n  state MASTER\n  interface eth0\n  virtual_router_id 51\n  virtual_ipaddress {\n    192.0.2.1\n  }\n}\n")
+	code := b.run("import", "keepalived", "-")
+	if code != 0 || !strings.Contains(b.out.String(), "--vrid 51") || !strings.Contains(b.err.String(), "stdin:1: warning: ") {
+		t.Errorf("exit %d, stdout %q, stderr %q", code, b.out.String(), b.err.String())
+	}
+	if strings.Contains(b.err.String(), "imported") {
+		t.Errorf("stderr counts virtual servers: %q", b.err.String())
+	}
+}
+
 // TestImportRefuses: what is not understood is told with its place, and nothing is printed.
 func TestImportRefuses(t *testing.T) {
 	for _, tt := range []struct {

@@ -96,7 +96,7 @@ func runImport(ctx context.Context, env *cli.Env, v *cli.Verb, args []string) er
 		}
 		fmt.Fprintf(env.Err, "%s: warning: %s\n", where, output.OneLine(loss.Text))
 	}
-	if imported.Done < imported.Described || len(imported.AllLosses()) > 0 { // else the manifests say it all
+	if imported.Described > 0 && (imported.Done < imported.Described || len(imported.AllLosses()) > 0) { // else the manifests are all of it
 		defer func() { fmt.Fprintf(env.Err, "%s: %s\n", name, imported.Summary()) }()
 	}
 	if len(imported.Virtuals)+len(imported.Kept)+len(imported.Settings) == 0 {
