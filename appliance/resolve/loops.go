@@ -69,6 +69,7 @@ func (x addressIndex) of(addr netip.Addr) []string {
 // set replaces the ports and unready endpoints of the Services in claims. It returns the Services that may gain or lose an endpoint or a frontend
 // because an address begins or ceases to be both. The list may contain Services of claims, unchanged Services and duplicates.
 func (l *loops) set(u *undo, inForce func(f nft.Family, proto nft.Protocol, at netip.AddrPort) bool, claims []Claim) (affected []string) {
+	var touched []netip.Addr
 	if l.known == nil {
 		endpoints := 0
 		for i := range claims {
@@ -77,18 +78,16 @@ func (l *loops) set(u *undo, inForce func(f nft.Family, proto nft.Protocol, at n
 			}
 		}
 		*l = loops{make(addressIndex, len(claims)), make(addressIndex, endpoints), map[[16]byte]bool{}, make(map[string]askedFor, len(claims))}
+		touched = make([]netip.Addr, 0, len(claims)+endpoints)
 	}
 	was := make(map[[16]byte]bool, len(claims)) // whether an address was a Service's, of those that were touched
-	var touched []netip.Addr
 	for i := range claims {
 		service := claims[i].Service
 		asked := askedFor{claims[i].Ports, claims[i].Unready}
 		before, now := l.known[service].addresses(), asked.addresses()
-		for _, changed := range [][]netip.Addr{without(before.vips, now.vips), without(now.vips, before.vips)} {
-			for _, addr := range changed {
-				if _, seen := was[addr.As16()]; !seen {
-					was[addr.As16()] = l.vips[addr.As16()] != nil
-				}
+		for _, addr := range slices.Concat(without(before.vips, now.vips), without(now.vips, before.vips)) {
+			if _, seen := was[addr.As16()]; !seen {
+				was[addr.As16()] = l.vips[addr.As16()] != nil
 			}
 		}
 		touched = l.vips.replace(u, touched, service, before.vips, now.vips)
@@ -115,7 +114,7 @@ func (l *loops) set(u *undo, inForce func(f nft.Family, proto nft.Protocol, at n
 		case both && !hadVIP && !l.isClusterIP(addr) && !(inForce != nil && l.isInForce(addr, claims, inForce)):
 			l.hosts[key] = true
 			affected = append(affected, l.vips.of(addr)...)
-		default:
+		case hasVIP || hadVIP:
 			affected = append(affected, l.backends.of(addr)...)
 		}
 	}

@@ -90,6 +90,10 @@ func TestEndpointsThatLeadBack(t *testing.T) {
 		t.Errorf("a cluster IP that goes affects %s", got)
 	}
 	named("in the range")
+	if got := set("lb", "172.30.0.2 "+vip, l2); !slices.Equal(got, []string{"default/ranged"}) {
+		t.Errorf("a cluster IP that comes to an endpoint affects %s", got)
+	}
+	named("is the cluster IP of Service default/lb")
 	ports["ranged"] = nil
 	for name := range ports {
 		c.Set(nil, Claim{Service: "default/" + name})
