@@ -393,13 +393,12 @@ func (a *assembly) hostFor(cfg *config.Config, facts *node.Facts) reconcile.Host
 // settle frees memory that only startup needs. It waits until the copies of manifest files are on disk and marks them as valid (see seal), so that
 // the watcher can drop the content of these files. It then packs the store.
 func (a *assembly) settle(ctx context.Context) {
+	unmapFiles() // before sealing maps pages of the database, on top of those of the program that its start needed
 	if err := a.store.LastGood().Flush(); err != nil {
 		a.log.Debug("copies of files are not kept yet", "err", err) // the watcher tries it again, and logs it
 	}
-	if sealed := a.seal(); len(sealed) > 0 && a.watcher != nil {
-		if err := a.watcher.TakeSealed(ctx, sealed); err == nil {
-			_ = a.requests.sync(ctx) // of an error ctx is the reason
-		}
+	if sealed := a.seal(); len(sealed) > 0 && a.watcher != nil && a.watcher.TakeSealed(ctx, sealed) == nil {
+		_ = a.requests.sync(ctx) // of an error ctx is the reason
 	}
 	a.store.Pack()
 	freeMemory()

@@ -116,7 +116,7 @@ func TestStartCollectsLater(t *testing.T) {
 	if got := percent(); got != 400 {
 		t.Errorf("GOGC is %d with little in use", got)
 	}
-	for _, of := range []struct{ inUse, least, most int }{{60 << 20, 90, 110}, {125 << 20, 50, 65}, {220 << 20, 100, 100}} {
+	for _, of := range []struct{ inUse, least, most int }{{60 << 20, 90, 110}, {125 << 20, 25, 35}, {220 << 20, 100, 100}} {
 		much := make([]byte, of.inUse)
 		for got := percent(); got < of.least || got > of.most; got = percent() {
 			runtime.GC()

@@ -187,10 +187,12 @@ func hasTables(k *kernel.Conn) bool {
 
 const (
 	// startRoom has two uses during the start. It is the heap size in bytes below which no garbage is collected, and the garbage between two
-	// collections while up to 128 MiB are live (10,000 Services). Collections while the heap grows from 4 MiB would free little; later ones keep the
-	// peak below twice the live heap. From 200 MiB on, a collection begins at twice the live heap: collecting at half as much garbage would take a
-	// fifth more CPU time with 50,000 Services.
+	// collections while these keep the heap below startPeak. Collections while the heap grows from 4 MiB would free little.
 	startRoom = 64 << 20
+	// startPeak is the heap size in bytes above which the start collects after half as much garbage. 10,000 exported files have 130 MiB in use at most:
+	// that takes some 30 MiB from their peak. From 200 MiB in use on, a collection begins at twice the live heap:
+	// collecting at half as much garbage would take a fifth more CPU time with 50,000 Services.
+	startPeak = 144 << 20
 	// steadyRoom is the garbage in bytes between two collections after the start. A change makes less than 0.1 MiB of garbage, and a
 	// collection takes some 0.7 ms for each MiB in use.
 	steadyRoom = 32 << 20
@@ -242,9 +244,10 @@ func atCollection() { runtime.AddCleanup(new([64]byte), func(set func()) { set()
 func collectOften() {
 	collecting.Lock()
 	defer collecting.Unlock()
-	if inUse := heapInUse(); starting {
-		// inUse>>21 is half of the MiB in use: 64 % at 128 MiB, 100 % from 200 MiB on.
-		debug.SetGCPercent(int(min(max(startRoom*100/inUse, min(inUse>>21, 100), 50), 400)))
+	if inUse := int(heapInUse()); starting {
+		room := min(max(startPeak-inUse, startRoom/2), startRoom)
+		// inUse>>20 is in MiB: 32 % at 132 MiB, 100 % from 200 MiB on.
+		debug.SetGCPercent(min(max(room*100/inUse, min(inUse>>20-100, 100)), 400))
 		atCollection()
 	}
 }
