@@ -2,6 +2,7 @@ package nft
 
 import (
 	"maps"
+	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
@@ -228,6 +229,25 @@ func (a admission) rules(box *Box) (rules []Rule) {
 		return append(rules, box.counted(RefusedSourceRange, Verdict{Kind: Drop}))
 	}
 	return append(rules, Rule{on})
+}
+
+// Admits reports whether a client may connect to a frontend, by its source ranges, its source sets and InsideOnly. It returns true if that depends on
+// the interface to which the client is connected.
+func (b *Box) Admits(fe *Frontend, client netip.Addr) bool {
+	has := func(p netip.Prefix) bool { return p.Contains(client) }
+	inside := func(i Interface) bool { return i.Inside }
+	if fe.InsideOnly && !b.IsInside(client) && !slices.ContainsFunc(b.InsideSources, has) && !slices.ContainsFunc(b.Interfaces, inside) {
+		return false
+	}
+	listed := slices.ContainsFunc(fe.Sources, has)
+	if fe.Sets == nil {
+		return fe.Sources == nil || listed
+	}
+	contains := func(s *SourceSet) bool { return s.Contains(client) }
+	if slices.ContainsFunc(fe.Sets.Deny, contains) {
+		return false
+	}
+	return listed || slices.ContainsFunc(fe.Sets.Allow, contains) || fe.Sources == nil && len(fe.Sets.Allow) == 0
 }
 
 // sourceSets recovers the source sets with the given names; equal names share one SourceSet.

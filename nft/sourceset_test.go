@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	. "svcctl.io/svcctl/nft"
+	"svcctl.io/svcctl/nft/sim"
 )
 
 // contents counts those of source sets: a later one takes the place of an earlier one.
@@ -68,6 +69,56 @@ func set(name string, version uint64, cidrs ...string) *SourceSet {
 		list = append(list, netip.MustParsePrefix(cidr))
 	}
 	return NewSourceSet(name, version, list)
+}
+
+// The clients that Admits lets in at a frontend are those whose packets the ruleset delivers there, and packets of all others are dropped.
+func TestAdmitsIsTheRuleset(t *testing.T) {
+	r := rand.New(rand.NewPCG(7, 1))
+	at := netip.MustParseAddr("198.51.100.4")
+	admitted := map[bool]int{}
+	for range 400 {
+		sets := randomSets(r)
+		if sets != nil { // one version of each set: of several the highest is used
+			versions := map[string]*SourceSet{}
+			for _, list := range [][]*SourceSet{sets.Allow, sets.Deny} {
+				for i, s := range list {
+					if versions[s.Name] == nil {
+						versions[s.Name] = s
+					}
+					list[i] = versions[s.Name]
+				}
+			}
+		}
+		p := restricted(sets)
+		fe := &p.Frontends[len(p.Frontends)-1]
+		if r.IntN(2) == 0 {
+			fe.Sources = append([]netip.Prefix{}, randomPrefixes(r, r.IntN(8))...)
+		}
+		fe.InsideOnly = r.IntN(4) == 0
+		box := testBox()
+		box.InsideSources = randomPrefixes(r, r.IntN(4))
+		host := sim.Host{
+			Ruleset: Compile(State{Box: box, Services: map[string][]ServicePort{"default/web": {p}}}),
+			Network: network{local: netip.MustParseAddr("192.0.2.1"), oif: 3, masquerade: netip.MustParseAddr("192.0.2.1")},
+		}
+		for range 20 {
+			client := netip.AddrFrom4([4]byte{192, 0, 2, byte(2 + r.IntN(254))})
+			admits := box.Admits(fe, client)
+			admitted[admits]++
+			want := sim.Dropped
+			if admits {
+				want = sim.Delivered
+			}
+			for _, result := range host.Outcomes(sim.Packet{Saddr: client, Daddr: at, Proto: TCP, Sport: 40000, Dport: 80, Iif: 2}) {
+				if result.Kind != want {
+					t.Fatalf("a packet of %s is %v, Admits reports %t: sources %v, sets %+v, inside only %t, inside %v", client, result, admits, fe.Sources, sets, fe.InsideOnly, box.InsideSources)
+				}
+			}
+		}
+	}
+	if admitted[true] < 1000 || admitted[false] < 1000 {
+		t.Errorf("clients admitted and not: %v", admitted)
+	}
 }
 
 // A set contains what its prefixes do, neighbors and overlaps among them.

@@ -1,6 +1,7 @@
 package diagnose_test
 
 import (
+	"net/netip"
 	"strings"
 	"testing"
 
@@ -49,6 +50,9 @@ func TestBalance(t *testing.T) {
 		{"a client of chance", balanced(func(p *wire.PortState) {
 			p.Client, p.Chosen = "192.0.2.10", []wire.Chosen{{Frontend: "10.96.0.10:80"}}
 		}), "what 192.0.2.10 gets at 10.96.0.10:80 is left to chance\n"},
+		{"a client that may connect at one of two addresses", balanced(func(p *wire.PortState) {
+			p.Client, p.Chosen = "192.0.2.10", []wire.Chosen{{Frontend: "10.96.0.10:80"}, {Frontend: "198.51.100.4:80", Excluded: true}}
+		}), "192.0.2.10 gets no answer at 198.51.100.4:80: it is not among the clients that may connect\n"},
 		{"weight 0", func(f *diagnose.Facts) {
 			balanced(func(p *wire.PortState) { p.Endpoints = p.Endpoints[:1] })(f)
 			annotate(&f.Service.Metadata, object.AnnotationWeights, "10.1.2.12=0")
@@ -69,6 +73,25 @@ func TestBalance(t *testing.T) {
 		}
 		if worst := diagnose.Worst(findings); worst != diagnose.Good {
 			t.Errorf("%s: the worst is %d:\n%s", c.name, worst, got)
+		}
+	}
+}
+
+// A client that the address in question excludes is why there is no answer; another address of the Service that excludes it is not.
+func TestExcludedClient(t *testing.T) {
+	for address, worst := range map[string]diagnose.Level{"10.96.0.10": diagnose.Good, "198.51.100.4": diagnose.Bad} {
+		findings := diagnose.Service(facts(func(f *diagnose.Facts) {
+			f.Service.Spec.ExternalIPs = []string{"198.51.100.4"}
+			f.State = state("10.96.0.10:80", "198.51.100.4:80")
+			f.State.Ports[0].Endpoints = []string{"10.1.2.11:8080", "10.1.2.12:8080"}
+			f.State.Ports[0].Client = "192.0.2.10"
+			f.State.Ports[0].Chosen = []wire.Chosen{{Frontend: "10.96.0.10:80"}, {Frontend: "198.51.100.4:80", Excluded: true}}
+			f.Question = diagnose.Question{Address: netip.MustParseAddr(address), Port: 80, Protocol: object.ProtocolTCP}
+		}))
+		got := text(findings)
+		const excluded = "- 192.0.2.10 gets no answer at 198.51.100.4:80: it is not among the clients that may connect"
+		if diagnose.Worst(findings) != worst || strings.Contains(got, excluded) != (worst == diagnose.Bad) {
+			t.Errorf("asked about %s, the worst is %d:\n%s", address, diagnose.Worst(findings), got)
 		}
 	}
 }

@@ -339,8 +339,27 @@ func (d *diagnosis) isClusterIP(addr netip.Addr) bool {
 	return addr.IsValid() && slices.Contains(d.Service.Spec.ClusterIPs, addr.String())
 }
 
+// excluded adds a finding if the address and port of the Question do not answer its client.
+func (d *diagnosis) excluded() {
+	at := netip.AddrPortFrom(d.Question.Address, d.Question.Port).String()
+	if d.asksNodePort() {
+		at = fmt.Sprintf(":%d", d.Question.Port)
+	}
+	for _, port := range d.ports() {
+		for _, s := range d.states(port) {
+			for _, c := range s.Chosen {
+				if c.Excluded && c.Frontend == at {
+					d.add(Bad, "add its network to those that may connect, or ask from one of them",
+						"%s gets no answer at %s: it is not among the clients that may connect", s.Client, at)
+				}
+			}
+		}
+	}
+}
+
 // clients adds findings about restrictions on which clients may connect.
 func (d *diagnosis) clients() {
+	d.excluded()
 	if internal := annotation.InternalOf(d.Service).Key; internal != "" && !d.isClusterIP(d.Question.Address) {
 		d.add(Doubt, "ask from inside, or add the client's network to --load-balancer-internal-from",
 			"it is internal, as %s asks: its load balancer IP and node ports answer only the box, --cluster-cidr and --load-balancer-internal-from", internal)

@@ -126,6 +126,8 @@ type Chosen struct {
 	Endpoint string `json:"endpoint,omitempty"`
 	// Refused is set for a client in the share of a backend without a usable endpoint.
 	Refused bool `json:"refused,omitempty"`
+	// Excluded is set for a client whose packets are dropped: source ranges, source sets or the restriction to inside clients exclude it.
+	Excluded bool `json:"excluded,omitempty"`
 }
 
 // Unanswered is an address in the network of one of the box's interfaces that is not assigned to any of them. Neighbors that ask for it by ARP or NDP

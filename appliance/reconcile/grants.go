@@ -239,9 +239,9 @@ func balanceState(s *wire.PortState, p *nft.ServicePort, box *nft.Box, client ne
 		if inside {
 			pool = fe.Internal.Pool
 		}
-		chosen := wire.Chosen{Frontend: fe.Text()}
+		chosen := wire.Chosen{Frontend: fe.Text(), Excluded: !box.Admits(fe, client.Addr())}
 		known := p.Balance != nft.Maglev || client.Port() != 0 || len(p.Pools[pool]) == 1 && p.Refused[pool] == 0
-		if ap, ok := p.Choice(fe, pool)(client); ok && known {
+		if ap, ok := p.Choice(fe, pool)(client); ok && known && !chosen.Excluded {
 			if chosen.Refused = !ap.IsValid(); !chosen.Refused {
 				chosen.Endpoint = nft.EndpointText(ap)
 			}

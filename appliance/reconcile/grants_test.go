@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"svcctl.io/svcctl/api/wire"
 	"svcctl.io/svcctl/appliance/test/faulty"
 	"svcctl.io/svcctl/nft"
 	"svcctl.io/svcctl/store/engine"
@@ -39,6 +40,33 @@ func TestServiceState(t *testing.T) {
 	r.step()
 	if s := r.grants.State("default", "web", netip.AddrPort{}); len(s.Ports) != 0 {
 		t.Errorf("of one that is gone: %+v", s)
+	}
+}
+
+// Test1156_clients_that_may_not_connect: the state of a Service has no endpoint for a client that its source ranges exclude, and one at an address without
+// them.
+func Test1156_clients_that_may_not_connect(t *testing.T) {
+	r := newRig(t)
+	r.host()
+	r.write("web.yaml", strings.NewReplacer(
+		"metadata: {name: web}", "metadata: {name: web, annotations: {svcctl.io/source-ranges-apply: all}}",
+		"spec: {", "spec: {type: LoadBalancer, externalIPs: [198.51.100.4], loadBalancerSourceRanges: [203.0.113.0/24], ",
+	).Replace(web("web", "10.96.0.10", "10.1.0.1")))
+	r.step()
+	for client, want := range map[string]string{
+		"203.0.113.9": "[{10.96.0.10:80 10.1.0.1:8080 false false} {198.51.100.4:80 10.1.0.1:8080 false false}]",
+		"192.0.2.9":   "[{10.96.0.10:80 10.1.0.1:8080 false false} {198.51.100.4:80  false true}]",
+	} {
+		s := r.grants.State("default", "web", netip.AddrPortFrom(netip.MustParseAddr(client), 0))
+		var chosen []wire.Chosen
+		for _, c := range s.Ports[0].Chosen {
+			if !strings.HasPrefix(c.Frontend, ":") {
+				chosen = append(chosen, c)
+			}
+		}
+		if got := fmt.Sprint(chosen); got != want {
+			t.Errorf("%s: %s, want %s", client, got, want)
+		}
 	}
 }
 
