@@ -397,8 +397,10 @@ func (a *assembly) settle(ctx context.Context) {
 	if err := a.store.LastGood().Flush(); err != nil {
 		a.log.Debug("copies of files are not kept yet", "err", err) // the watcher tries it again, and logs it
 	}
-	if sealed := a.seal(); len(sealed) > 0 && a.watcher != nil && a.watcher.TakeSealed(ctx, sealed) == nil {
-		_ = a.requests.sync(ctx) // of an error ctx is the reason
+	if sealed := a.seal(); len(sealed) > 0 && a.watcher != nil {
+		if err := a.watcher.TakeSealed(ctx, sealed); err == nil {
+			_ = a.requests.sync(ctx) // of an error ctx is the reason
+		}
 	}
 	a.store.Pack()
 	freeMemory()

@@ -118,7 +118,11 @@ func (s *Store) Namespaces(since uint64) (NamespacesInUse, bool) {
 	if use.state == since {
 		return NamespacesInUse{State: since}, false
 	}
-	return NamespacesInUse{State: use.state, Files: slices.Sorted(maps.Keys(use.files)), Clients: slices.Sorted(maps.Keys(use.clients))}, true
+	return NamespacesInUse{
+		State:   use.state,
+		Files:   slices.Sorted(maps.Keys(use.files)),
+		Clients: slices.Sorted(maps.Keys(use.clients)),
+	}, true
 }
 
 // A Namespace that is deleted stays, going, while there are objects in it, and goes with the

@@ -407,10 +407,10 @@ func (c *gateways) planOne(w *work, ref object.Ref, b *batch) *gateway.Planned {
 	if ours {
 		p = gateway.Plan(gw, c, done)
 	} else if gw != nil {
-		class := object.Ref{Kind: object.KindGatewayClass, Name: gw.Spec.GatewayClassName}
-		if p.Refs = []object.Ref{class}; c.Get(class) == nil {
+		p.Refs = []object.Ref{{Kind: object.KindGatewayClass, Name: gw.Spec.GatewayClassName}}
+		if c.Get(p.Refs[0]) == nil {
 			p.Problems = []object.Problem{{Object: ref, Field: "spec.gatewayClassName", Reason: gateway.ReasonNotProgrammed,
-				Message: fmt.Sprintf("there is no GatewayClass %s: nothing of this Gateway is served", class.Name)}}
+				Message: fmt.Sprintf("there is no GatewayClass %s: nothing of this Gateway is served", gw.Spec.GatewayClassName)}}
 		}
 		if len(before.generated) > 0 { // its class was one of svcctl
 			c.addStatus(b, ref, nil)
@@ -544,8 +544,9 @@ func (c *gateways) keep(ref object.Ref, p *gateway.Planned, revision uint64) {
 			s.routes.add(at)
 		}
 	}
-	if c.problems[ref] = p.Problems; len(p.Problems) == 0 {
-		delete(c.problems, ref)
+	delete(c.problems, ref)
+	if len(p.Problems) > 0 {
+		c.problems[ref] = p.Problems
 	}
 	if s.revision = max(s.revision, revision, 1); p.Pending {
 		c.waiting[ref] = true

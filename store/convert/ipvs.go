@@ -63,11 +63,12 @@ var ipvsProtocols = map[string]string{
 
 // take returns the value behind the option words[*i] and advances *i.
 func (r *ipvs) take(line int, words []string, i *int) string {
-	if *i++; *i < len(words) {
-		return words[*i]
+	if *i+1 >= len(words) {
+		r.fail(line, "%s needs a value", words[*i])
+		return ""
 	}
-	r.fail(line, "%s needs a value", words[*i-1])
-	return ""
+	*i++
+	return words[*i]
 }
 
 // service reads a line -A, which adds a virtual service.
