@@ -17,7 +17,7 @@ import (
 // The limits of this file only fall: lower one in the change that falls below it. A change that would exceed one removes as much as it
 // adds, elsewhere if need be.
 const (
-	maxCoreLines     = 113_279
+	maxCoreLines     = 113_273
 	maxPureFunctions = 0
 )
 

@@ -170,8 +170,7 @@ func protoName(n uint32) string {
 func mergePrefixes(prefixes []netip.Prefix, f Family) []Range {
 	ranges := make([]Range, 0, len(prefixes))
 	for _, p := range prefixes {
-		first, last := PrefixRange(p)
-		ranges = append(ranges, Range{first, last})
+		ranges = append(ranges, PrefixRange(p))
 	}
 	return mergeRanges(ranges, f)
 }
@@ -217,16 +216,16 @@ func mergedPrefixes(prefixes []netip.Prefix, f Family) []netip.Prefix {
 	return kept
 }
 
-// PrefixRange returns the first and the last address of a prefix: the two ends of its
+// PrefixRange returns the addresses of a prefix, the ends of which are those of its
 // element in an interval set.
-func PrefixRange(p netip.Prefix) (first, last netip.Addr) {
-	first = p.Masked().Addr()
+func PrefixRange(p netip.Prefix) Range {
+	first := p.Masked().Addr()
 	end := first.AsSlice()
 	for i := p.Bits(); i < len(end)*8; i++ {
 		end[i/8] |= 0x80 >> (i % 8)
 	}
-	last, _ = netip.AddrFromSlice(end)
-	return first, last
+	last, _ := netip.AddrFromSlice(end)
+	return Range{first, last}
 }
 
 // Range is an inclusive range of addresses of one family.

@@ -69,8 +69,8 @@ func TestPrefixRange(t *testing.T) {
 		"0.0.0.0/0":     {"0.0.0.0", "255.255.255.255"},
 		"fd00:1::5/112": {"fd00:1::", "fd00:1::ffff"},
 	} {
-		first, last := PrefixRange(netip.MustParsePrefix(prefix))
-		if got := [2]string{first.String(), last.String()}; got != want {
+		r := PrefixRange(netip.MustParsePrefix(prefix))
+		if got := [2]string{r.First.String(), r.Last.String()}; got != want {
 			t.Errorf("%s is %v, want %v", prefix, got, want)
 		}
 	}

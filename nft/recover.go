@@ -345,15 +345,14 @@ func prefixesOf(first, last netip.Addr) (prefixes []netip.Prefix) {
 		bits := first.BitLen()
 		for bits > 0 {
 			wider := netip.PrefixFrom(first, bits-1)
-			if _, end := PrefixRange(wider); wider.Masked().Addr() != first || end.Compare(last) > 0 {
+			if r := PrefixRange(wider); r.First != first || r.Last.Compare(last) > 0 {
 				break
 			}
 			bits--
 		}
 		p := netip.PrefixFrom(first, bits)
 		prefixes = append(prefixes, p)
-		_, end := PrefixRange(p)
-		first = end.Next()
+		first = PrefixRange(p).Last.Next()
 	}
 	return prefixes
 }

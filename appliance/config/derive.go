@@ -133,7 +133,7 @@ func (c *Config) ResolveFacts(facts *node.Facts, isVIP func(netip.Addr) bool) re
 	f.Pools, f.InternalPools = c.AnnouncedRanges(), slices.Clone(c.Addresses.InternalPools)
 	if c.Addresses.ClusterIPClients == ClusterIPInternal {
 		for _, p := range c.Addresses.ClusterIPRanges {
-			f.InternalPools = append(f.InternalPools, rangeOf(p))
+			f.InternalPools = append(f.InternalPools, nft.PrefixRange(p))
 		}
 	}
 	for _, p := range c.ObjectPools.all() {
@@ -158,7 +158,7 @@ func (c *Config) ResolveFacts(facts *node.Facts, isVIP func(netip.Addr) bool) re
 			f.Host[addr] = "an address of this host, on " + a.Interface
 		}
 		if addr.Is4() && a.Prefix.Bits() < 31 && !addr.IsLoopback() { // RFC 3021
-			f.Broadcast[rangeOf(a.Prefix).Last] = true
+			f.Broadcast[nft.PrefixRange(a.Prefix).Last] = true
 		}
 	}
 	f.Relays = c.relays(facts, isVIP)

@@ -150,7 +150,7 @@ func ParseAddrRange(s string) (nft.Range, error) {
 // address (RFC 4291, section 2.6.1), and in IPv4 the last, the broadcast address. In a network of one or two addresses all are host
 // addresses (RFC 3021, RFC 6164).
 func hostsOf(p netip.Prefix) nft.Range {
-	r := rangeOf(p)
+	r := nft.PrefixRange(p)
 	if p.Addr().BitLen()-p.Bits() < 2 {
 		return r
 	}
@@ -306,10 +306,10 @@ func (c *Config) DNSServer() dns.Config {
 func (c *Config) owned(facts *node.Facts) []nft.Range {
 	var all []nft.Range
 	for _, p := range c.Addresses.ClusterIPRanges {
-		all = append(all, rangeOf(p))
+		all = append(all, nft.PrefixRange(p))
 	}
 	for _, o := range c.overlaps(facts) {
-		all = without(all, rangeOf(o.network))
+		all = without(all, nft.PrefixRange(o.network))
 	}
 	var pools []nft.Range
 	for _, r := range c.AnnouncedRanges() {
@@ -317,18 +317,13 @@ func (c *Config) owned(facts *node.Facts) []nft.Range {
 	}
 	if facts != nil {
 		for _, a := range facts.Addresses {
-			pools = without(pools, rangeOf(a.Prefix))
+			pools = without(pools, nft.PrefixRange(a.Prefix))
 		}
 		for _, p := range facts.Connected {
-			pools = without(pools, rangeOf(p))
+			pools = without(pools, nft.PrefixRange(p))
 		}
 	}
 	return append(all, pools...)
-}
-
-func rangeOf(p netip.Prefix) nft.Range {
-	first, last := nft.PrefixRange(p)
-	return nft.Range{First: first, Last: last}
 }
 
 // wholePrefix returns the range of a prefix if r holds exactly the host addresses of that prefix, otherwise r. The network address and the broadcast
@@ -338,7 +333,7 @@ func wholePrefix(r nft.Range) nft.Range {
 		p := netip.PrefixFrom(r.First, bits)
 		switch hosts := hostsOf(p); {
 		case hosts == r:
-			return rangeOf(p)
+			return nft.PrefixRange(p)
 		case hosts.Last.Compare(r.Last) > 0:
 			return r
 		}

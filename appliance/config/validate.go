@@ -195,7 +195,7 @@ func (c *Config) validatePools(v *validation) {
 				v.add(pools.flag, pool.String(), "%s cannot be load balancer IPs: give a range of unicast addresses", why)
 			}
 			for _, p := range c.Addresses.ClusterIPRanges {
-				if p.IsValid() && pool.Overlaps(rangeOf(p)) {
+				if p.IsValid() && pool.Overlaps(nft.PrefixRange(p)) {
 					v.add(pools.flag, pool.String(), "overlaps the range of cluster IPs, %s: give another pool, or another --service-cluster-ip-range", p)
 				}
 			}
@@ -237,7 +237,7 @@ func (c *Config) validateServiceRanges(v *validation) {
 		if p.Addr().Is6() && p.Bits() < minServiceBits6 {
 			v.add(flag, p.String(), "is larger than can be allocated from: give a longer prefix, as /%d", minServiceBits6)
 		}
-		if why := notUnicast(p.Masked().Addr(), rangeOf(p).Last); why != "" {
+		if why := notUnicast(p.Masked().Addr(), nft.PrefixRange(p).Last); why != "" {
 			v.add(flag, p.String(), "%s cannot be cluster IPs: give a range of unicast addresses", why)
 		}
 	}
@@ -257,7 +257,7 @@ func notUnicast(first, last netip.Addr) string {
 		{"fe80::/10", "link-local addresses"},
 		{"ff00::/8", "multicast addresses"},
 	} {
-		if p := netip.MustParsePrefix(kind.prefix); span.Overlaps(rangeOf(p)) {
+		if p := netip.MustParsePrefix(kind.prefix); span.Overlaps(nft.PrefixRange(p)) {
 			return kind.name
 		}
 	}

@@ -108,6 +108,5 @@ func BenchmarkSourceSet(b *testing.B) {
 
 // lastAddress is 255.255.255.255, or its like in IPv6.
 func lastAddress(f nft.Family) netip.Addr {
-	_, last := nft.PrefixRange(netip.PrefixFrom(address(f, 0), 0))
-	return last
+	return nft.PrefixRange(netip.PrefixFrom(address(f, 0), 0)).Last
 }

@@ -115,12 +115,12 @@ func (g *generator) verdicts(kind string, keys []string) nft.Elements {
 func (g *generator) ranges(key nft.Key) nft.Elements {
 	elements := nft.Elements{}
 	for _, p := range some(g, g.networks) {
-		first, last := nft.PrefixRange(p)
-		if g.IntN(2) == 0 && first != last {
-			first = first.Next()
+		r := nft.PrefixRange(p)
+		if g.IntN(2) == 0 && r.First != r.Last {
+			r.First = r.First.Next()
 		}
-		lower := string(key.Addr(first))
-		elements[lower+string(key.Addr(last))] = ""
+		lower := string(key.Addr(r.First))
+		elements[lower+string(key.Addr(r.Last))] = ""
 	}
 	return elements
 }

@@ -15,21 +15,16 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-func rangeOf(p netip.Prefix) nft.Range {
-	first, last := nft.PrefixRange(p)
-	return nft.Range{First: first, Last: last}
-}
-
 // Config returns the settings of an appliance on a box of the oracle.
 func Config(box *oracle.Box) *config.Config {
 	cfg := config.Default()
 	cfg.NodeName, cfg.Zone = box.NodeName, box.Zone
 	cfg.Addresses.ClusterIPRanges, cfg.Addresses.ClusterCIDRs, cfg.Addresses.ExternalIPRanges.Prefixes = box.ServiceRanges, box.InternalSources, box.ExternalIPRanges
 	for _, p := range box.Pools {
-		cfg.Addresses.LoadBalancerPools = append(cfg.Addresses.LoadBalancerPools, rangeOf(p))
+		cfg.Addresses.LoadBalancerPools = append(cfg.Addresses.LoadBalancerPools, nft.PrefixRange(p))
 	}
 	for _, p := range box.InternalPools {
-		cfg.Addresses.InternalPools = append(cfg.Addresses.InternalPools, rangeOf(p))
+		cfg.Addresses.InternalPools = append(cfg.Addresses.InternalPools, nft.PrefixRange(p))
 	}
 	cfg.Addresses.EgressFrom = box.EgressFrom
 	cfg.Addresses.InternalFrom = config.InternalFrom{Prefixes: box.InsideSources, Interfaces: box.InsideInterfaces}
