@@ -339,6 +339,9 @@ func (d *diagnosis) isClusterIP(addr netip.Addr) bool {
 	return addr.IsValid() && slices.Contains(d.Service.Spec.ClusterIPs, addr.String())
 }
 
+// excludedText has a client and a frontend that it may not connect to.
+const excludedText = "%s gets no answer at %s: it is not among the clients that may connect"
+
 // excluded adds a finding if the address and port of the Question do not answer its client.
 func (d *diagnosis) excluded() {
 	at := netip.AddrPortFrom(d.Question.Address, d.Question.Port).String()
@@ -349,8 +352,7 @@ func (d *diagnosis) excluded() {
 		for _, s := range d.states(port) {
 			for _, c := range s.Chosen {
 				if c.Excluded && c.Frontend == at {
-					d.add(Bad, "add its network to those that may connect, or ask from one of them",
-						"%s gets no answer at %s: it is not among the clients that may connect", s.Client, at)
+					d.add(Bad, "add its network to those that may connect, or ask from one of them", excludedText, s.Client, at)
 				}
 			}
 		}

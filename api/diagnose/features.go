@@ -77,7 +77,7 @@ func (d *diagnosis) chosen(s wire.PortState) (lines []string) {
 	for _, c := range s.Chosen {
 		switch {
 		case c.Excluded:
-			lines = append(lines, fmt.Sprintf("%s gets no answer at %s: it is not among the clients that may connect", s.Client, c.Frontend))
+			lines = append(lines, fmt.Sprintf(excludedText, s.Client, c.Frontend))
 		case c.Refused:
 			lines = append(lines, fmt.Sprintf("%s is refused at %s: it gets the share of a backend without a usable endpoint%s", s.Client, c.Frontend, affinity))
 		case c.Endpoint != "":
