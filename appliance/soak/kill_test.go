@@ -5,7 +5,6 @@ import (
 	"math/rand/v2"
 	"os/exec"
 	"regexp"
-	"strings"
 	"testing"
 	"time"
 
@@ -71,28 +70,11 @@ func newKillBench(t *testing.T) *bench {
 	return b
 }
 
-// The elements of the Services whose allocations are watched, as elementText writes them.
+// The elements of the Services whose allocations are watched, as nft writes them.
 var (
-	vipElement  = regexp.MustCompile(`^(172\.30\.[\d.]+) \. 6 \. 80 \. 0 : (10\.180\.1\.\d+) \. \d+$`)
-	portElement = regexp.MustCompile(`^6 \. (\d+) \. 0 : (10\.180\.1\.\d+) \. \d+$`)
+	vipElement  = regexp.MustCompile(`^(172\.30\.[\d.]+) \. tcp \. 80 \. 0 : (10\.180\.1\.\d+) \. \d+$`)
+	portElement = regexp.MustCompile(`^tcp \. (\d+) \. 0 : (10\.180\.1\.\d+) \. \d+$`)
 )
-
-// elementText writes an element of a map as nft does, but protocols as numbers.
-func elementText(m nft.Set, key, data string) string {
-	var sides [2]string
-	for i, values := range [][]nft.Value{nft.SplitKey(m.Key, nft.IPv4, key), nft.SplitKey(m.Data, nft.IPv4, data)} {
-		var texts []string
-		for _, v := range values {
-			if v.Type == nft.TypeAddr {
-				texts = append(texts, v.Addr.String())
-			} else {
-				texts = append(texts, fmt.Sprint(v.Num))
-			}
-		}
-		sides[i] = strings.Join(texts, " . ")
-	}
-	return sides[0] + " : " + sides[1]
-}
 
 // inForce reads the allocations from the kernel; nil when there is nothing of svcctl yet.
 func (b *bench) inForce(t *testing.T) *allocated {
@@ -112,7 +94,7 @@ func (b *bench) inForce(t *testing.T) *allocated {
 		}
 		byEndpoint, owner := map[string]string{}, map[string]string{}
 		for key, data := range content.Elements {
-			m := element.FindStringSubmatch(elementText(content.Set, key, data))
+			m := element.FindStringSubmatch(nft.Printer{}.Element(content.Set, nft.IPv4, nft.Element{Key: key, Data: data}))
 			if m == nil {
 				continue
 			}
