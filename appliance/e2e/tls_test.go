@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"bufio"
+	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/pem"
@@ -145,13 +146,8 @@ func openssl(from *netlab.Host, at netip.AddrPort, opts ...string) (string, erro
 // certificateFor returns the certificate that a server sends to a client that asks for a name; "": for none.
 func certificateFor(t *testing.T, from *netlab.Host, at netip.AddrPort, name string) (*x509.Certificate, error) {
 	t.Helper()
-	raw := dial(t, from, at)
-	defer raw.Close()
-	if err := raw.SetDeadline(time.Now().Add(time.Minute)); err != nil {
-		return nil, err
-	}
-	c := tls.Client(raw, &tls.Config{ServerName: name, InsecureSkipVerify: true})
-	if err := c.Handshake(); err != nil {
+	c, err := handshake(t, from, at, &tls.Config{ServerName: name, InsecureSkipVerify: true})
+	if err != nil {
 		return nil, err
 	}
 	return c.ConnectionState().PeerCertificates[0], nil
@@ -280,12 +276,7 @@ func Test401_no_old_version_and_no_weak_suite(t *testing.T) {
 		t.Helper()
 		b.each(t, func(t *testing.T, b *box, f family) {
 			try := func(o offer, want bool) {
-				raw := dial(t, b.EXT, f.at(f.lb(4), 443))
-				defer raw.Close()
-				if err := raw.SetDeadline(time.Now().Add(time.Minute)); err != nil {
-					t.Fatal(err)
-				}
-				err := tls.Client(raw, &tls.Config{RootCAs: pki.Pool(ca.cert), ServerName: "www.example.com", MinVersion: o.version, MaxVersion: o.version, CipherSuites: o.suites}).Handshake()
+				_, err := handshake(t, b.EXT, f.at(f.lb(4), 443), &tls.Config{RootCAs: pki.Pool(ca.cert), ServerName: "www.example.com", MinVersion: o.version, MaxVersion: o.version, CipherSuites: o.suites})
 				if refused := err != nil && strings.Contains(err.Error(), "remote error: tls: "); (err == nil) != want || refused == want {
 					t.Errorf("policy %q, %s with the suites %#x: %v, want a session %t", name, tls.VersionName(o.version), o.suites, err, want)
 				}
@@ -346,10 +337,18 @@ func Test402_session_tickets(t *testing.T) {
 // secure connects by TLS.
 func secure(t *testing.T, from *netlab.Host, ca *issuer, name string, at netip.AddrPort, with ...tls.Certificate) (*tls.Conn, error) {
 	t.Helper()
+	return handshake(t, from, at, &tls.Config{RootCAs: pki.Pool(ca.cert), ServerName: name, Certificates: with})
+}
+
+// handshake connects by TLS with these settings. The connection is closed at the end of the test.
+func handshake(t *testing.T, from *netlab.Host, at netip.AddrPort, config *tls.Config) (*tls.Conn, error) {
+	t.Helper()
 	raw := dial(t, from, at)
 	t.Cleanup(func() { raw.Close() })
-	c := tls.Client(raw, &tls.Config{RootCAs: pki.Pool(ca.cert), ServerName: name, Certificates: with})
-	return c, c.Handshake()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	c := tls.Client(raw, config)
+	return c, c.HandshakeContext(ctx)
 }
 
 // ask sends a request over a connection that stays and returns the body of the answer.
