@@ -62,7 +62,8 @@ func TestK19_source_ports_run_out(t *testing.T) {
 		another := client.Next() // of its network
 		begin(b.EXT, client, to, 65536-firstSourcePort)
 		eventually(t, syncTimeout, func() error { // some may have been lost on their way
-			const more = 1000
+			// A lost packet leaves one port free, and the kernel tries some 240 ports for a connection (nf_nat_l4proto_unique_tuple).
+			const more = 5000
 			another = another.Next()
 			failed := insertFailed(b.GW1)
 			begin(b.EXT, another, to, more)

@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"errors"
 	"fmt"
 	"regexp"
 	"strings"
@@ -41,10 +42,6 @@ func Test1142_new_services_among_many(t *testing.T) {
 		}
 	}
 	stop, failed := make(chan struct{}), make(chan error, 1)
-	b.write("web.yaml", b.webDocuments(b.L1, b.L2))
-	if err := element(ipv4, 41, "continue")(); err != nil {
-		t.Error(err)
-	}
 	go func() { // first packets without pause
 		for {
 			select {
@@ -59,8 +56,17 @@ func Test1142_new_services_among_many(t *testing.T) {
 			}
 		}
 	}()
-	b.write("new.yaml", func(f family) []string {
-		return []string{f.service("new", "clusterIP: "+f.vip(42), "ports: [{name: p80, port: 80}]"), f.slice("new", "p80: 80", b.L1, b.L2, b.R1)}
+	// All of them get their `goto` 10 s after the first change: a listing that took longer has to begin with a change.
+	eventually(t, syncTimeout, func() error {
+		b.write("web.yaml", b.webDocuments(b.L1))
+		b.svcctl.Manifests.Write("new.yaml", "")
+		b.synced()
+		b.write("web.yaml", b.webDocuments(b.L1, b.L2))
+		b.write("new.yaml", func(f family) []string {
+			return []string{f.service("new", "clusterIP: "+f.vip(42), "ports: [{name: p80, port: 80}]"), f.slice("new", "p80: 80", b.L1, b.L2, b.R1)}
+		})
+		b.synced()
+		return errors.Join(element(ipv4, 41, "continue")(), element(ipv4, 42, "continue")())
 	})
 	both := func(stage string) {
 		t.Helper()
@@ -74,9 +80,6 @@ func Test1142_new_services_among_many(t *testing.T) {
 		both(stage + ", killed")
 		b.svcctl.Start()
 		both(stage + ", started again")
-	}
-	if err := element(ipv4, 42, "continue")(); err != nil {
-		t.Error(err)
 	}
 	killed("unsettled")
 	eventually(t, syncTimeout, element(ipv4, 41, "goto pick-2"))

@@ -3,11 +3,8 @@ package healthport
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"log/slog"
-	"math/rand/v2"
-	"net"
 	"net/http"
 	"net/netip"
 	"sync"
@@ -16,6 +13,7 @@ import (
 	"time"
 
 	"svcctl.io/svcctl/appliance/listen"
+	"svcctl.io/svcctl/appliance/test/providertest"
 )
 
 const patience = time.Minute
@@ -52,18 +50,7 @@ func start(t *testing.T) (s *Servers, stop func()) {
 
 // freePort is a TCP port without a listener on any address, and that no client is given:
 // the kernel gives them 32768 and up (net.ipv4.ip_local_port_range).
-func freePort(t *testing.T) uint16 {
-	t.Helper()
-	for range 100 {
-		ln, err := net.Listen("tcp", fmt.Sprintf(":%d", 20000+rand.IntN(12000)))
-		if err == nil {
-			defer ln.Close()
-			return uint16(ln.Addr().(*net.TCPAddr).Port)
-		}
-	}
-	t.Fatal("no port is free")
-	return 0
-}
+func freePort(t *testing.T) uint16 { t.Helper(); return uint16(providertest.FreePort(t)) }
 
 // eventually waits until cond holds.
 func eventually(t *testing.T, what string, cond func() bool) {

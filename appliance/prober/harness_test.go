@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"svcctl.io/svcctl/appliance/health"
+	"svcctl.io/svcctl/appliance/test/providertest"
 )
 
 // patience is how long a test waits for what must come.
@@ -128,12 +129,7 @@ func readHead(c net.Conn) string {
 // closed is an address without a listener.
 func closed(t *testing.T, host string) netip.AddrPort {
 	t.Helper()
-	l, err := net.Listen("tcp", net.JoinHostPort(host, "0"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().(*net.TCPAddr).AddrPort()
+	return netip.AddrPortFrom(netip.MustParseAddr(host), uint16(providertest.FreePort(t)))
 }
 
 var loopbacks = []string{"127.0.0.1", "::1"}

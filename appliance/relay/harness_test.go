@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"math/rand/v2"
 	"net"
 	"net/netip"
 	"os"
@@ -16,6 +15,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"svcctl.io/svcctl/appliance/test/providertest"
 )
 
 const patience = time.Minute
@@ -116,24 +117,10 @@ func families(t *testing.T, test func(t *testing.T, addr netip.Addr)) {
 	}
 }
 
-// freePort is a port of an address that no socket has, and that no client is given: the
-// kernel gives them 32768 and up (net.ipv4.ip_local_port_range).
+// freePort returns a port of an address without a socket.
 func freePort(t *testing.T, addr netip.Addr) netip.AddrPort {
 	t.Helper()
-	for range 100 {
-		at := netip.AddrPortFrom(addr, uint16(20000+rand.IntN(12000)))
-		ln, err := net.Listen("tcp", at.String())
-		if err != nil {
-			continue
-		}
-		defer ln.Close()
-		if conn, err := net.ListenPacket("udp", at.String()); err == nil {
-			defer conn.Close()
-			return at
-		}
-	}
-	t.Fatal("no port is free")
-	return netip.AddrPort{}
+	return netip.AddrPortFrom(addr, uint16(providertest.FreePort(t)))
 }
 
 // tcpServer hands each of its connections to serve, and closes it afterwards.

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"math/rand/v2"
-	"net"
 	"os"
 	"os/exec"
 	"strconv"
@@ -17,6 +16,7 @@ import (
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc/status"
+	"svcctl.io/svcctl/appliance/test/providertest"
 )
 
 // Test1101_model_is_etcd has random transactions, reads, leases and compactions answered by the model and by etcd: the same answers, the
@@ -251,14 +251,7 @@ func randomTxn(r *rand.Rand, revision int64) (cmps []clientv3.Cmp, then, els []r
 // realEtcd starts an etcd of one member, and ends it with the test.
 func realEtcd(t *testing.T, program string) *clientv3.Client {
 	t.Helper()
-	url := func() string {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer l.Close()
-		return "http://" + l.Addr().String()
-	}
+	url := func() string { return fmt.Sprintf("http://127.0.0.1:%d", providertest.FreePort(t)) }
 	clients, peers := url(), url()
 	t.Setenv("ETCD_CLIENT_DEBUG", "fatal") // the client warns of each refusal
 	cmd := exec.Command(program, "--name", "m", "--data-dir", quickDir(t), "--listen-client-urls", clients, "--advertise-client-urls", clients,

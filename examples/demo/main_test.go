@@ -3,22 +3,19 @@ package main
 import (
 	"bytes"
 	"context"
-	"net"
+	"fmt"
 	"net/http"
 	"strings"
 	"testing"
 	"time"
+
+	"svcctl.io/svcctl/appliance/test/providertest"
 )
 
 // start runs a server of some name and gives its URL.
 func start(t *testing.T, name string) string {
 	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	address := listener.Addr().String()
-	listener.Close()
+	address := fmt.Sprintf("127.0.0.1:%d", providertest.FreePort(t))
 	ctx, stop := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- serve(ctx, name, address) }()
