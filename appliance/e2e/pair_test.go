@@ -206,6 +206,7 @@ func Test270_follow_an_address(t *testing.T) {
 	for n := range p.hosts {
 		p.hosts[n].AddAddr("lan0", "192.0.2.3/24")
 		p.answersAs(t, n)
+		eventually(t, time.Minute, func() error { return p.says(n, "l2 lan0 announced") }) // else the next standby may be the one before
 		p.hosts[n].RemoveAddr("lan0", "192.0.2.3/24")
 		eventually(t, time.Minute, func() error { return p.says(n, "l2 lan0 standby") })
 	}
