@@ -49,7 +49,7 @@ type gateways struct {
 
 // gatewayIndex has the last plan of each Gateway, and finds the Gateways that depend on an object.
 type gatewayIndex struct {
-	children map[object.Ref]refs         // the routes and ListenerSets by the parents that they name
+	children map[object.Ref]refs         // the routes and ListenerSets by the parents that they name; those that name none by the zero Ref
 	parents  map[object.Ref][]object.Ref // the reverse of children: the parents that a route or ListenerSet names
 	users    map[object.Ref]refs         // the Gateways that depend on an object
 	of       map[string]object.Ref       // the Gateway of a generated Service
@@ -175,7 +175,7 @@ func (c *gateways) touch(w *work, ref object.Ref) { maps.Copy(w.gateways, c.user
 func (c *gateways) look(w *work, ref object.Ref) {
 	c.touch(w, ref)
 	switch ref.Kind {
-	case object.KindGateway:
+	case object.KindGateway, object.KindListenerSet:
 		w.gateways.add(ref)
 	case object.KindGatewayClass:
 		w.classes = true
@@ -196,7 +196,11 @@ func (c *gateways) look(w *work, ref object.Ref) {
 	}
 	delete(c.parents, ref)
 	if o, _ := c.store.Get(ref); o != nil {
-		for _, parent := range gateway.ParentsOf(o) {
+		parents := gateway.ParentsOf(o)
+		if len(parents) == 0 {
+			parents = []object.Ref{{}}
+		}
+		for _, parent := range parents {
 			if c.children[parent] == nil {
 				c.children[parent] = refs{}
 			}
@@ -207,10 +211,11 @@ func (c *gateways) look(w *work, ref object.Ref) {
 	c.touchParents(w, ref)
 }
 
-// touchParents adds the Gateways that a route or ListenerSet names as parents, directly or through a ListenerSet, to the work.
+// touchParents adds the Gateways that a route or ListenerSet names as parents, directly or through a ListenerSet, to the work, and the parents that
+// do not exist.
 func (c *gateways) touchParents(w *work, ref object.Ref) {
 	for _, parent := range c.parents[ref] {
-		if parent.Kind == object.KindGateway {
+		if parent.Kind == object.KindGateway || c.Get(parent) == nil {
 			w.gateways.add(parent)
 		} else {
 			c.touchParents(w, parent)
@@ -402,7 +407,7 @@ func (c *gateways) planOne(w *work, ref object.Ref, b *batch) *gateway.Planned {
 	before := c.servedOf(ref)
 	gw, _ := c.Get(ref).(*object.Gateway)
 	done := c.applied >= before.revision && before.revision > 0
-	ours := c.isServed(ref)
+	ours := gw != nil && c.isServed(ref)
 	var p gateway.Planned
 	if ours {
 		p = gateway.Plan(gw, c, done)
@@ -415,6 +420,8 @@ func (c *gateways) planOne(w *work, ref object.Ref, b *batch) *gateway.Planned {
 		if len(before.generated) > 0 { // its class was one of svcctl
 			c.addStatus(b, ref, nil)
 		}
+	} else if c.Get(ref) == nil {
+		p.Problems = gateway.Orphans(ref, slices.SortedFunc(maps.Keys(c.children[ref]), compareRefs))
 	}
 	if c.shown[p.Service] = c.Trouble(p.Service); len(c.shown[p.Service]) == 0 {
 		delete(c.shown, p.Service)

@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -38,33 +39,14 @@ type listener struct {
 	attached []*attachment
 }
 
-// layer4 maps the protocol of a Gateway listener to the protocol of the Service port that serves it: TCP, UDP or SCTP, "" if it is not
-// supported.
-func layer4(protocol string) string {
-	switch protocol {
-	case object.ProtocolTCP, object.ProtocolTLS, object.ProtocolHTTP, object.ProtocolHTTPS:
-		return object.ProtocolTCP
-	case object.ProtocolUDP:
-		return object.ProtocolUDP
-	case ProtocolSCTP:
-		return object.ProtocolSCTP
-	}
-	return ""
-}
-
-// kindsOf returns the kinds of routes that can attach to a listener of a protocol.
-func kindsOf(protocol string) []string {
-	switch protocol {
-	case object.ProtocolTCP, ProtocolSCTP:
-		return []string{object.KindTCPRoute}
-	case object.ProtocolUDP:
-		return []string{object.KindUDPRoute}
-	case object.ProtocolTLS:
-		return []string{object.KindTLSRoute}
-	case object.ProtocolHTTP, object.ProtocolHTTPS:
-		return []string{object.KindHTTPRoute}
-	}
-	return nil
+// protocols has, by the protocol of a listener, the protocol of the Service port that serves it and the kind of routes that can attach.
+var protocols = map[string]struct{ layer4, route string }{
+	object.ProtocolTCP:   {object.ProtocolTCP, object.KindTCPRoute},
+	object.ProtocolTLS:   {object.ProtocolTCP, object.KindTLSRoute},
+	object.ProtocolHTTP:  {object.ProtocolTCP, object.KindHTTPRoute},
+	object.ProtocolHTTPS: {object.ProtocolTCP, object.KindHTTPRoute},
+	object.ProtocolUDP:   {object.ProtocolUDP, object.KindUDPRoute},
+	ProtocolSCTP:         {object.ProtocolSCTP, object.KindTCPRoute},
 }
 
 // isNamed reports whether the listener can share its port with others that have different TLS server names: its protocol is TLS or HTTPS.
@@ -129,19 +111,15 @@ func (p *plan) checkListeners() {
 // checkKinds sets l.kinds to the kinds of routes that may attach to the listener: those that fit its protocol and that allowedRoutes permits. It sets
 // ResolvedRefs to false if allowedRoutes names other kinds.
 func (p *plan) checkKinds(l *listener) {
-	supported := kindsOf(l.spec.Protocol)
+	supported := protocols[l.spec.Protocol].route
 	if l.spec.AllowedRoutes == nil || len(l.spec.AllowedRoutes.Kinds) == 0 {
-		l.kinds = supported
+		l.kinds = []string{supported}
 		return
 	}
 	var wrong []string
 	for _, k := range l.spec.AllowedRoutes.Kinds {
-		group := object.GroupGateway
-		if k.Group != nil {
-			group = *k.Group
-		}
 		switch {
-		case group != object.GroupGateway || !slices.Contains(supported, k.Kind):
+		case valueOr(k.Group, object.GroupGateway) != object.GroupGateway || k.Kind != supported:
 			wrong = append(wrong, k.Kind)
 		case !slices.Contains(l.kinds, k.Kind):
 			l.kinds = append(l.kinds, k.Kind)
@@ -149,7 +127,7 @@ func (p *plan) checkKinds(l *listener) {
 	}
 	if len(wrong) > 0 {
 		l.resolved = no("ResolvedRefs", "InvalidRouteKinds", fmt.Sprintf(
-			"allowedRoutes.kinds: a listener of protocol %s takes %s, not %s", l.spec.Protocol, strings.Join(supported, ", "), strings.Join(wrong, ", ")))
+			"allowedRoutes.kinds: a listener of protocol %s takes %s, not %s", l.spec.Protocol, supported, strings.Join(wrong, ", ")))
 	}
 }
 
@@ -166,19 +144,13 @@ func (p *plan) checkCertificates(l *listener) {
 		return
 	}
 	for i, c := range l.spec.TLS.CertificateRefs {
-		kind := "Secret"
-		if c.Kind != nil {
-			kind = *c.Kind
-		}
+		kind := valueOr(c.Kind, object.KindSecret)
 		at := fmt.Sprintf("tls.certificateRefs[%d]", i)
 		if object.Deref(c.Group) != "" || kind != object.KindSecret {
 			fail("InvalidCertificateRef", "%s: a certificate is a Secret of the core group, not %s %q", at, kind, c.Name)
 			continue
 		}
-		ref := object.Ref{Kind: object.KindSecret, Namespace: l.meta.Namespace, Name: c.Name}
-		if ns := object.Deref(c.Namespace); ns != "" {
-			ref.Namespace = ns
-		}
+		ref := object.Ref{Kind: object.KindSecret, Namespace: cmp.Or(object.Deref(c.Namespace), l.meta.Namespace), Name: c.Name}
 		if !p.isGranted(l.owner.Kind, l.meta.Namespace, ref) {
 			fail("RefNotPermitted", "%s: no ReferenceGrant in namespace %s lets %ss of namespace %s refer to Secret %s", at, ref.Namespace, l.owner.Kind, l.meta.Namespace, ref.Name)
 			continue

@@ -146,7 +146,7 @@ func (p *plan) collect() {
 }
 
 func (p *plan) addListener(owner object.Ref, meta *object.ObjectMeta, set *listenerSet, spec *object.Listener) *listener {
-	l := &listener{owner: owner, meta: meta, set: set, spec: spec, layer4: layer4(spec.Protocol)}
+	l := &listener{owner: owner, meta: meta, set: set, spec: spec, layer4: protocols[spec.Protocol].layer4}
 	l.port = strings.ToLower(l.layer4) + "-" + strconv.Itoa(int(spec.Port))
 	p.listeners = append(p.listeners, l)
 	return l

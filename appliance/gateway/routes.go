@@ -88,17 +88,19 @@ func ParentsOf(o object.Object) (refs []object.Ref) {
 // parent returns the object that the parentRef of index i names; the zero Ref if it is neither a Gateway nor a ListenerSet.
 func (r *route) parent(i int) object.Ref {
 	ref := &r.parents[i]
-	kind, group := object.KindGateway, object.GroupGateway
-	if ref.Kind != nil {
-		kind = *ref.Kind
-	}
-	if ref.Group != nil {
-		group = *ref.Group
-	}
+	kind, group := valueOr(ref.Kind, object.KindGateway), valueOr(ref.Group, object.GroupGateway)
 	if group != object.GroupGateway || kind != object.KindGateway && kind != object.KindListenerSet {
 		return object.Ref{}
 	}
 	return object.Ref{Kind: kind, Namespace: cmp.Or(object.Deref(ref.Namespace), r.meta.Namespace), Name: ref.Name}
+}
+
+// valueOr returns the value of an optional field, or its default.
+func valueOr[T any](field *T, otherwise T) T {
+	if field == nil {
+		return otherwise
+	}
+	return *field
 }
 
 // readHTTP reads an HTTPRoute into r. It is served if it has a single rule without matches and filters, like a TCPRoute; otherwise
@@ -292,10 +294,7 @@ func (p *plan) resolve(r *route) {
 		for i := range r.backends {
 			b := &r.backends[i]
 			ref := object.Ref{Kind: object.KindService, Namespace: cmp.Or(object.Deref(b.Namespace), r.meta.Namespace), Name: b.Name}
-			g := group{backend: fmt.Sprintf("%s:%d", ref.Key(), object.Deref(b.Port)), weight: 1}
-			if b.Weight != nil {
-				g.weight = *b.Weight
-			}
+			g := group{backend: fmt.Sprintf("%s:%d", ref.Key(), object.Deref(b.Port)), weight: valueOr(b.Weight, 1)}
 			if reason, why := p.findBackend(r, b, ref, protocol, &g); reason != "" && r.resolved.is {
 				r.resolved = no("ResolvedRefs", reason, fmt.Sprintf("spec.rules[0].backendRefs[%d]: %s; its share of the connections is refused", i, why))
 			}
@@ -311,10 +310,7 @@ func (p *plan) resolve(r *route) {
 // findBackend sets g to the Service and port that a backendRef names. reason is the reason for setting ResolvedRefs to false, or "" if the backend
 // may be used.
 func (p *plan) findBackend(r *route, b *object.BackendRef, ref object.Ref, wanted string, g *group) (reason, why string) {
-	kind := object.KindService
-	if b.Kind != nil {
-		kind = *b.Kind
-	}
+	kind := valueOr(b.Kind, object.KindService)
 	if object.Deref(b.Group) != "" || kind != object.KindService {
 		return "InvalidKind", fmt.Sprintf("a backend is a Service of the core group, not %s %q", kind, b.Name)
 	}

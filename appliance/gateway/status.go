@@ -149,6 +149,7 @@ const (
 	ReasonListenerNotValid = "ListenerNotValid"
 	ReasonRouteNotAccepted = "RouteNotAccepted"
 	ReasonRouteUnresolved  = "RouteUnresolved"
+	ReasonOrphanRoute      = "OrphanRoute" // no parent of a route or ListenerSet, or one of several, exists
 )
 
 // blame appends a Problem to p.out if a condition of an object is false.
@@ -156,6 +157,19 @@ func (p *plan) blame(o object.Ref, reason string, c condition) {
 	if !c.is {
 		p.out.Problems = append(p.out.Problems, object.Problem{Object: o, Reason: reason, Message: c.reason + ": " + c.message})
 	}
+}
+
+// Orphans returns the problems of the routes and ListenerSets of a parent that does not exist. They name no Gateway and no ListenerSet if parent is
+// the zero Ref.
+func Orphans(parent object.Ref, children []object.Ref) (all []object.Problem) {
+	why := "parentRefs name no Gateway and no ListenerSet: nothing of it is served"
+	if parent != (object.Ref{}) {
+		why = fmt.Sprintf("there is no %s, which it names as a parent: nothing of it is served there", parent)
+	}
+	for _, ref := range children {
+		all = append(all, object.Problem{Object: ref, Reason: ReasonOrphanRoute, Message: why, Warning: true})
+	}
+	return all
 }
 
 // about returns the condition with "subject: " before its message.

@@ -173,6 +173,7 @@ func Test817_doors_agree(t *testing.T) {
 		{"EgressNotAllowed", "warning", annotated("svcctl.io/egress: vip")},
 		{"NoEffect", "warning", annotated("service.kubernetes.io/topology-mode: Auto")},
 		{"FieldValueInvalid", "error", annotated("svcctl.io/eject: maybe")},
+		{"OrphanRoute", "warning", good + "---\napiVersion: gateway.networking.k8s.io/v1\nkind: TCPRoute\nmetadata: {name: db}\nspec: {parentRefs: [{name: egde}], rules: [{backendRefs: [{name: web, port: 80}]}]}\n"},
 		{"UnknownField", "error", strings.Replace(good, "name: http}]}", "name: http, prt: 1}]}", 1)},
 		{"Syntax", "error", good}, // and a file that is none
 	} {
