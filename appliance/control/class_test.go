@@ -12,7 +12,7 @@ import (
 func Test1154_gateway_whose_class_is_gone(t *testing.T) {
 	const mine = "---\napiVersion: gateway.networking.k8s.io/v1\nkind: GatewayClass\nmetadata: {name: mine}\nspec: {controllerName: svcctl.io/gateway-controller}\n"
 	const others = "---\napiVersion: gateway.networking.k8s.io/v1\nkind: GatewayClass\nmetadata: {name: others}\nspec: {controllerName: example.com/controller}\n"
-	const noClass = "there is no GatewayClass mine: nothing of this Gateway is served"
+	const noClass = "there is no GatewayClass mine: nothing of this Gateway is served; make it, or name class svcctl"
 	text := strings.Replace(gatewayText, "gatewayClassName: svcctl", "gatewayClassName: mine", 1)
 	for _, c := range []struct {
 		name, text, problem string

@@ -415,7 +415,7 @@ func (c *gateways) planOne(w *work, ref object.Ref, b *batch) *gateway.Planned {
 		p.Refs = []object.Ref{{Kind: object.KindGatewayClass, Name: gw.Spec.GatewayClassName}}
 		if c.Get(p.Refs[0]) == nil {
 			p.Problems = []object.Problem{{Object: ref, Field: "spec.gatewayClassName", Reason: gateway.ReasonNotProgrammed,
-				Message: fmt.Sprintf("there is no GatewayClass %s: nothing of this Gateway is served", gw.Spec.GatewayClassName)}}
+				Message: fmt.Sprintf("there is no GatewayClass %s: nothing of this Gateway is served; make it, or name class svcctl", gw.Spec.GatewayClassName)}}
 		}
 		if len(before.generated) > 0 { // its class was one of svcctl
 			c.addStatus(b, ref, nil)
