@@ -144,9 +144,8 @@ func count(tb testing.TB, h *netlab.Host) (n int) {
 	return n
 }
 
-// TestManyEntries: among 200,000 entries of others the stale ones, and they alone, are
-// deleted, be it that one port is asked for or the whole protocol is read; after a change of
-// one endpoint within a second.
+// TestManyEntries: among 200,000 entries of others the stale ones, and they alone, are deleted. For one frontend the kernel sends its entries
+// alone, for many all of the protocol.
 func TestManyEntries(t *testing.T) {
 	h, others := newMany(t)
 	vip6 := netip.MustParseAddr("fd00:172:30::41")
@@ -168,7 +167,7 @@ func TestManyEntries(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			const life = 77 // seconds
+			const life = 3600 // seconds: to the end of the test
 			fe := tt.work.Flows[0].Frontend
 			before := count(t, h)
 			ours(t, h, fe, tt.gone, tt.stays, life)
@@ -186,8 +185,8 @@ func TestManyEntries(t *testing.T) {
 			}
 			s := c.Stats()
 			t.Logf("%+v", s)
-			if s.LastLook >= 20*time.Second && len(tt.work.Flows) == 1 {
-				t.Errorf("took %s; on a quiet machine it is less than 0.1 s", s.LastLook)
+			if s.Entries != 200 && len(tt.work.Flows) == 1 {
+				t.Errorf("%d entries were read, want the 200 of the frontend", s.Entries)
 			}
 			if s.Forgotten != 100 {
 				t.Errorf("%d entries were deleted, want 100", s.Forgotten)

@@ -109,6 +109,7 @@ func Test386_media_flows_of_an_endpoint_that_goes(t *testing.T) {
 	}
 	b.write("sip.yaml", docs(b.L1))
 	b.svcctl.Start()
+	b.remember()
 	b.looked(t)
 	media := func(f family) []flow {
 		return []flow{

@@ -186,9 +186,10 @@ func Test981_consul_failures_are_no_answers(t *testing.T) {
 				f.Fails("no leader")
 				proxy.Break(providertest.Status(200, "[]"))
 				f.Fails("X-Consul-Index")
-				proxy.Break(nil)
-				proxy.Delay(2 * time.Second) // slow is no failure
-				f.Fresh()
+				f.Fresh(func() {
+					proxy.Break(nil)
+					proxy.Delay(2 * time.Second) // slow is no failure
+				})
 				failed := len(f.Failures())
 				a.register("w2", "web", "10.0.0.2", "passing", "")
 				f.Answer("10.0.0.1:80 w1 box1/a", "10.0.0.2:80 w1 box1/a")

@@ -229,8 +229,7 @@ func Test989_dns_failures_are_no_answers(t *testing.T) {
 	} {
 		s.answer(fault.alter)
 		srv.Fails(fault.text)
-		s.answer(nil)
-		srv.Fresh()
+		srv.Fresh(func() { s.answer(nil) })
 		srv.Answer("10.0.0.1:1 w1", "10.0.0.2:2 w1")
 		t.Logf("%s: %v", name, srv.Failures()[len(srv.Failures())-1])
 	}

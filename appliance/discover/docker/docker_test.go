@@ -410,8 +410,7 @@ func Test985_podman_failures_are_no_answers(t *testing.T) {
 	_ = d.running.Process.Signal(syscall.SIGTERM)
 	_ = d.running.Wait()
 	f.Fails("")
-	d.launch()
-	f.Fresh()
+	f.Fresh(func() { d.launch() })
 	for _, answer := range f.Answers()[before:] {
 		if text := providertest.Text(answer); text != a {
 			t.Errorf("over a restart of the service: %q, want %q", text, a)

@@ -80,8 +80,7 @@ func Test986_targets_of_a_file(t *testing.T) {
 	} {
 		write(t, name, text)
 		f.Fails(failure)
-		replace(t, name, `[{"targets": ["10.0.0.8:80"], "labels": {"job": "web"}}]`)
-		f.Fresh()
+		f.Fresh(func() { replace(t, name, `[{"targets": ["10.0.0.8:80"], "labels": {"job": "web"}}]`) })
 		f.Answer("10.0.0.8:80")
 	}
 	// Another job's bad target is no failure of this one.

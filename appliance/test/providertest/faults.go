@@ -190,6 +190,5 @@ func Faults(t *testing.T, p *Proxy, f *Following, headers ...string) {
 			t.Errorf("a fault was taken as an empty answer: %v", fmt.Sprint(f.Answers()))
 		}
 	}
-	p.Break(nil)
-	f.Fresh()
+	f.Fresh(func() { p.Break(nil) })
 }

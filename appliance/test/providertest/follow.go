@@ -114,12 +114,13 @@ func (f *Following) Answer(endpoints ...string) {
 	})
 }
 
-// Fresh waits for one more answer than there are, whatever it has.
-func (f *Following) Fresh() {
+// Fresh does something, and waits for an answer after it has begun, whatever that has.
+func (f *Following) Fresh(do func()) {
 	f.t.Helper()
 	f.mu.Lock()
 	n := len(f.answers)
 	f.mu.Unlock()
+	do()
 	f.wait("another answer", func() bool { return len(f.answers) > n })
 }
 

@@ -165,12 +165,11 @@ func Mutual(t *testing.T, dir string, open func(provider.Config) (provider.Provi
 	}
 	replace(dir)
 	f := follow(file("ca.pem"), filepath.Join(mine, "cert.pem"), filepath.Join(mine, "key.pem"), "localhost")
-	f.Fresh()
+	f.wait("an answer", func() bool { return len(f.answers) > 0 })
 	replace(other)
 	closed()
 	f.Fails("")
-	replace(dir)
-	f.Fresh()
+	f.Fresh(func() { replace(dir) })
 	return f
 }
 
