@@ -5,7 +5,6 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"net/http"
 	"net/netip"
@@ -106,10 +105,10 @@ func (t *tcpPort) begins(ctx context.Context, endpoint *net.TCPConn, from, asked
 
 // serveHTTP proxies the HTTP requests of a client to endpoints until the client's connection ends.
 func (t *tcpPort) serveHTTP(ctx context.Context, client *net.TCPConn, near net.Conn, from, asked netip.AddrPort, front *Front) {
-	s := &httpSession{port: t, client: client, from: from, asked: asked, front: front}
+	s := &httpSession{port: t, client: client, from: from, asked: asked, front: front, conns: map[*backend]struct{}{}}
 	t.shared.http.Serve(ctx, near, httpproxy.Client{
 		Addr: from.Addr(), Port: asked.Port(), Secure: front.TLS != nil,
-		Dial: s.dial, Stale: func() bool { return s.stale.Load() > 0 }, ResponseTimeout: front.ResponseTimeout, HTTP2: front.HTTP2, Hosts: front.Hosts,
+		Dial: s.dial, Stale: func() bool { return s.stale.Swap(false) }, ResponseTimeout: front.ResponseTimeout, HTTP2: front.HTTP2, Hosts: front.Hosts,
 	})
 	s.endAll()
 }
@@ -140,9 +139,6 @@ func (s *httpSession) dial(ctx context.Context) (net.Conn, error) {
 	b := &backend{session: s}
 	s.mu.Lock()
 	b.counted = len(s.conns) > 0
-	if s.conns == nil {
-		s.conns = map[*backend]struct{}{}
-	}
 	s.conns[b] = struct{}{}
 	s.mu.Unlock()
 	if b.counted && !t.quota.acquire() {
@@ -222,7 +218,7 @@ func (b *backend) leave() {
 
 // rereadConn is a client's connection whose first bytes were already read. Its reads return these bytes first.
 type rereadConn struct {
-	*net.TCPConn
+	tlsterm.Conn
 	early []byte
 }
 
@@ -232,17 +228,7 @@ func (c *rereadConn) Read(b []byte) (int, error) {
 		c.early = c.early[n:]
 		return n, nil
 	}
-	return c.TCPConn.Read(b)
-}
-
-// WriteTo implements io.WriterTo. It replaces the method of the embedded net.TCPConn, which would skip early.
-func (c *rereadConn) WriteTo(w io.Writer) (int64, error) {
-	n, err := w.Write(c.early)
-	if c.early = c.early[n:]; err != nil {
-		return int64(n), err
-	}
-	rest, err := c.TCPConn.WriteTo(w)
-	return int64(n) + rest, err
+	return c.Conn.Read(b)
 }
 
 // Values of Port.Protocol.

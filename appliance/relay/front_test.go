@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"net/netip"
 	"strings"
 	"testing"
@@ -145,6 +146,64 @@ func TestHTTPIsPassedOn(t *testing.T) {
 		_ = c.Close()
 		eventually(t, "nothing is left", func() bool { return l.Stats().TCP.Loopback == 0 })
 	})
+}
+
+// http2Server serves HTTP/2 without TLS. Its answers have its name in the header Endpoint, at once, and then the body of the request.
+func http2Server(t *testing.T, name string) netip.AddrPort {
+	t.Helper()
+	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Endpoint", name)
+		_ = http.NewResponseController(w).Flush()
+		_, _ = io.Copy(w, r.Body)
+	}))
+	s.Config.Protocols = &http.Protocols{}
+	s.Config.Protocols.SetUnencryptedHTTP2(true)
+	s.Start()
+	t.Cleanup(s.Close)
+	return s.Listener.Addr().(*net.TCPAddr).AddrPort()
+}
+
+// http2Client returns a function that sends a request over HTTP/2 without TLS. All requests share a connection while it takes them.
+func http2Client(t *testing.T, to netip.AddrPort) func(body io.Reader) *http.Response {
+	t.Helper()
+	transport := &http.Transport{Protocols: &http.Protocols{}}
+	transport.Protocols.SetUnencryptedHTTP2(true)
+	t.Cleanup(transport.CloseIdleConnections)
+	return func(body io.Reader) *http.Response {
+		t.Helper()
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+to.String(), body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		res, err := transport.RoundTrip(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = res.Body.Close() })
+		return res
+	}
+}
+
+// A request goes to another endpoint when that of an open stream is gone, over the same connection of the client. The stream goes on.
+func Test1163_requests_beside_a_stream_of_HTTP2(t *testing.T) {
+	a, b := http2Server(t, "a"), http2Server(t, "b")
+	l := start(t, quick())
+	port := Port{ID: "default/web", Protocol: TCP, Listen: freePort(t, local), Endpoints: []netip.AddrPort{a}, Front: &Front{HTTP: true, HTTP2: true, ResponseTimeout: time.Minute}}
+	l.set(port)
+	ask := http2Client(t, port.Listen)
+	in, out := io.Pipe()
+	stream := ask(in)
+	port.Endpoints, port.Serving = []netip.AddrPort{b}, []netip.AddrPort{a}
+	l.set(port)
+	for range 2 {
+		if res := ask(strings.NewReader("x")); res.Header.Get("Endpoint") != "b" {
+			t.Errorf("a request beside the stream went to the endpoint %q, which is gone", res.Header.Get("Endpoint"))
+		}
+	}
+	go func() { _, _ = io.WriteString(out, "on"); _ = out.Close() }()
+	if text, err := io.ReadAll(stream.Body); string(text) != "on" || err != nil || stream.Header.Get("Endpoint") != "a" {
+		t.Errorf("the stream of the endpoint %q ended with %q, %v", stream.Header.Get("Endpoint"), text, err)
+	}
 }
 
 func TestServerNamesLeadToPorts(t *testing.T) {
