@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"net/http/httputil"
 	"net/netip"
+	"net/url"
 	"os"
 	"slices"
 	"strconv"
@@ -102,7 +103,7 @@ func (p *Proxy) newServer() *http.Server {
 	var server *http.Server
 	server = &http.Server{
 		Handler: http.HandlerFunc(p.handle), Protocols: protocols, HTTP2: &http.HTTP2Config{MaxConcurrentStreams: maxStreams},
-		ReadHeaderTimeout: p.headerTime, IdleTimeout: idleTime, MaxHeaderBytes: headerBytes, ErrorLog: p.reverse.ErrorLog,
+		ReadHeaderTimeout: p.headerTime, IdleTimeout: idleTime, MaxHeaderBytes: headerBytes, ErrorLog: p.reverse.ErrorLog, DisableGeneralOptionsHandler: true,
 		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
 			found, is := p.sessions.Load(c)
 			if !is {
@@ -284,6 +285,7 @@ func (p *Proxy) handle(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "svcctl: CONNECT is not passed on", http.StatusMethodNotAllowed)
 		return
 	}
+	w.Header()["Content-Type"] = nil // net/http guesses one that the endpoint did not send
 	if !s.client.serves(r.Host) {
 		http.Error(w, "svcctl: this host is not served here", http.StatusNotFound)
 		return
@@ -331,6 +333,10 @@ func rewrite(r *httputil.ProxyRequest) {
 	out := r.Out
 	out.URL.Scheme, out.URL.Host = "http", "endpoint" // Dial replaces it
 	out.URL.RawQuery = r.In.URL.RawQuery              // as it was written
+	// So is the path, except that characters which a path may not contain are escaped. net/url would decode the others with them, as %2F.
+	if raw := out.URL.RawPath; raw != "" && raw != out.URL.EscapedPath() {
+		out.URL.RawPath = strings.ReplaceAll((&url.URL{Path: raw}).EscapedPath(), "%25", "%")
+	}
 	out.Host = r.In.Host
 	proto := "http"
 	if s.client.Secure {
