@@ -105,10 +105,11 @@ func (t *tcpPort) begins(ctx context.Context, endpoint *net.TCPConn, from, asked
 
 // serveHTTP proxies the HTTP requests of a client to endpoints until the client's connection ends.
 func (t *tcpPort) serveHTTP(ctx context.Context, client *net.TCPConn, near net.Conn, from, asked netip.AddrPort, front *Front) {
-	s := &httpSession{port: t, client: client, from: from, asked: asked, front: front, conns: map[*backend]struct{}{}}
+	s := &httpSession{port: t, client: client, from: from, asked: asked, conns: map[*backend]struct{}{}}
 	t.shared.http.Serve(ctx, near, httpproxy.Client{
 		Addr: from.Addr(), Port: asked.Port(), Secure: front.TLS != nil,
 		Dial: s.dial, Stale: func() bool { return s.stale.Swap(false) }, ResponseTimeout: front.ResponseTimeout, HTTP2: front.HTTP2, Hosts: front.Hosts,
+		Outdated: func() bool { return t.present() != front },
 	})
 	s.endAll()
 }
@@ -118,7 +119,6 @@ type httpSession struct {
 	port        *tcpPort
 	client      *net.TCPConn
 	from, asked netip.AddrPort
-	front       *Front
 	session
 
 	mu    sync.Mutex
@@ -126,14 +126,22 @@ type httpSession struct {
 	conns map[*backend]struct{}
 }
 
+// present returns the present Front of the port, nil if it has none or was removed.
+func (t *tcpPort) present() *Front {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.gone {
+		return nil
+	}
+	return t.port.Front
+}
+
 // dial connects to an endpoint for requests of the client. The first connection of a session uses the client's slot of the port's quota; each further
 // concurrent one takes another slot.
 func (s *httpSession) dial(ctx context.Context) (net.Conn, error) {
 	t := s.port
-	t.mu.Lock()
-	gone := t.gone
-	t.mu.Unlock()
-	if gone {
+	front := t.present()
+	if front == nil {
 		return nil, &httpproxy.StatusError{Status: http.StatusServiceUnavailable, Err: errGone}
 	}
 	b := &backend{session: s}
@@ -151,7 +159,7 @@ func (s *httpSession) dial(ctx context.Context) (net.Conn, error) {
 		b.leave()
 		return nil, &httpproxy.StatusError{Status: http.StatusServiceUnavailable, Err: err}
 	}
-	far, err := t.begins(ctx, endpoint, s.from, s.asked, s.front)
+	far, err := t.begins(ctx, endpoint, s.from, s.asked, front)
 	if err != nil {
 		t.endpoints.done(to)
 		b.leave()

@@ -206,6 +206,43 @@ func Test1163_requests_beside_a_stream_of_HTTP2(t *testing.T) {
 	}
 }
 
+// Settings that change are those of the next request but one of a connection that is open.
+func Test1166_settings_of_HTTP_change_for_open_connections(t *testing.T) {
+	l := start(t, quick())
+	port := Port{ID: "default/web", Protocol: TCP, Listen: freePort(t, local), Endpoints: []netip.AddrPort{http2Server(t, "a")}}
+	serve := func(host string) {
+		port.Front = &Front{HTTP: true, HTTP2: true, ResponseTimeout: time.Minute, Hosts: []string{host}}
+		l.set(port)
+	}
+	serve("other")
+	ask := http2Client(t, port.Listen)
+	if got := ask(nil).StatusCode; got != http.StatusNotFound {
+		t.Fatalf("status %d", got)
+	}
+	serve(local.String())
+	eventually(t, "an open connection is served by a new setting", func() bool { return ask(nil).StatusCode == http.StatusOK })
+	serve("other")
+	eventually(t, "an open connection is refused by a new setting", func() bool { return ask(nil).StatusCode == http.StatusNotFound })
+}
+
+// A client whose port was gone, and is there again, is served: the refusal in between ended its connection, which belongs to the port that is gone.
+func Test1165_port_that_comes_back_serves_open_connections_of_HTTP(t *testing.T) {
+	l := start(t, quick())
+	port := Port{ID: "default/web", Protocol: TCP, Listen: freePort(t, local), Endpoints: []netip.AddrPort{http2Server(t, "a")}, Front: &Front{HTTP: true, HTTP2: true, ResponseTimeout: time.Minute}}
+	l.set(port)
+	ask := http2Client(t, port.Listen)
+	status := func() int { return ask(nil).StatusCode }
+	if got := status(); got != http.StatusOK {
+		t.Fatalf("status %d", got)
+	}
+	l.set()
+	if got := status(); got != http.StatusServiceUnavailable {
+		t.Errorf("status %d of a port that is gone", got)
+	}
+	l.set(port)
+	eventually(t, "the port that is there again serves the client", func() bool { return status() == http.StatusOK })
+}
+
 func TestServerNamesLeadToPorts(t *testing.T) {
 	server := func(name string) (netip.AddrPort, *x509.CertPool) {
 		pair, roots := certificate(t, name)

@@ -42,6 +42,8 @@ type Client struct {
 	Dial func(ctx context.Context) (net.Conn, error)
 	// Stale reports whether the connections to endpoints that exist must not be used for another request. It is called before each one.
 	Stale func() bool
+	// Outdated reports whether new connections of the client are served in another way. Then the client's connection ends after the next response.
+	Outdated func() bool
 	// ResponseTimeout is the maximum time that an endpoint may take to send the headers of a response.
 	ResponseTimeout time.Duration
 	// Hosts are the hosts whose requests are forwarded, in lower case. "*.example.com" matches all names below example.com. If nil, all requests are
@@ -91,6 +93,12 @@ func newProxy(log *slog.Logger, headerTime time.Duration) *Proxy {
 	quiet := slog.NewLogLogger(log.Handler(), slog.LevelDebug)
 	p.reverse = &httputil.ReverseProxy{
 		Rewrite: rewrite, Transport: transport{}, FlushInterval: -1, ErrorHandler: p.failed, ErrorLog: quiet, BufferPool: buffers{},
+		ModifyResponse: func(r *http.Response) error {
+			if r.StatusCode != http.StatusSwitchingProtocols {
+				r.Request.Context().Value(sessionKey{}).(*session).endIfOutdated(r.Header)
+			}
+			return nil
+		},
 	}
 	return p
 }
@@ -252,6 +260,13 @@ func (s *session) current() *http.Transport {
 	return s.transport
 }
 
+// endIfOutdated makes net/http end the client's connection after a response with the given header: over HTTP/2, it sends GOAWAY.
+func (s *session) endIfOutdated(header http.Header) {
+	if s.client.Outdated() {
+		header.Set("Connection", "close")
+	}
+}
+
 // Keys of context values of a request: its *session, and its *timedBody.
 type (
 	sessionKey struct{}
@@ -287,6 +302,7 @@ func (p *Proxy) handle(w http.ResponseWriter, r *http.Request) {
 	}
 	w.Header()["Content-Type"] = nil // net/http guesses one that the endpoint did not send
 	if !s.client.serves(r.Host) {
+		s.endIfOutdated(w.Header())
 		http.Error(w, "svcctl: this host is not served here", http.StatusNotFound)
 		return
 	}
@@ -371,6 +387,7 @@ func (p *Proxy) failed(w http.ResponseWriter, r *http.Request, err error) {
 	} else if e, is := errors.AsType[net.Error](err); is && e.Timeout() {
 		status, text = http.StatusGatewayTimeout, "the endpoint did not answer in time"
 	}
+	r.Context().Value(sessionKey{}).(*session).endIfOutdated(w.Header())
 	p.log.Debug("a request is refused", "status", status, "err", err)
 	http.Error(w, "svcctl: "+text, status)
 }
