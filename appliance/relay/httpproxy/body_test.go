@@ -106,7 +106,8 @@ func Test1164_requests_and_answers_as_they_were_written(t *testing.T) {
 		for range 20 { // an answer has a type if its body is there before its header is sent
 			res, body := l.says(sent + " HTTP/1.1\r\nHost: a\r\n\r\n")
 			if body != "<html>"+want || res.Header["Content-Type"] != nil {
-				t.Fatalf("%s: %s, of the type %q", sent, body, res.Header["Content-Type"])
+				t.Errorf("%s: %s, of the type %q", sent, body, res.Header["Content-Type"])
+				break
 			}
 		}
 	}
