@@ -5,7 +5,6 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"net/http"
 	"net/netip"
@@ -106,10 +105,11 @@ func (t *tcpPort) begins(ctx context.Context, endpoint *net.TCPConn, from, asked
 
 // serveHTTP proxies the HTTP requests of a client to endpoints until the client's connection ends.
 func (t *tcpPort) serveHTTP(ctx context.Context, client *net.TCPConn, near net.Conn, from, asked netip.AddrPort, front *Front) {
-	s := &httpSession{port: t, client: client, from: from, asked: asked, front: front}
+	s := &httpSession{port: t, client: client, from: from, asked: asked, conns: map[*backend]struct{}{}}
 	t.shared.http.Serve(ctx, near, httpproxy.Client{
 		Addr: from.Addr(), Port: asked.Port(), Secure: front.TLS != nil,
-		Dial: s.dial, Stale: func() bool { return s.stale.Load() > 0 }, ResponseTimeout: front.ResponseTimeout, HTTP2: front.HTTP2, Hosts: front.Hosts,
+		Dial: s.dial, Stale: func() bool { return s.stale.Swap(false) }, ResponseTimeout: front.ResponseTimeout, HTTP2: front.HTTP2, Hosts: front.Hosts,
+		Outdated: func() bool { return t.present() != front },
 	})
 	s.endAll()
 }
@@ -119,7 +119,6 @@ type httpSession struct {
 	port        *tcpPort
 	client      *net.TCPConn
 	from, asked netip.AddrPort
-	front       *Front
 	session
 
 	mu    sync.Mutex
@@ -127,22 +126,27 @@ type httpSession struct {
 	conns map[*backend]struct{}
 }
 
+// present returns the present Front of the port, nil if it has none or was removed.
+func (t *tcpPort) present() *Front {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.gone {
+		return nil
+	}
+	return t.port.Front
+}
+
 // dial connects to an endpoint for requests of the client. The first connection of a session uses the client's slot of the port's quota; each further
 // concurrent one takes another slot.
 func (s *httpSession) dial(ctx context.Context) (net.Conn, error) {
 	t := s.port
-	t.mu.Lock()
-	gone := t.gone
-	t.mu.Unlock()
-	if gone {
+	front := t.present()
+	if front == nil {
 		return nil, &httpproxy.StatusError{Status: http.StatusServiceUnavailable, Err: errGone}
 	}
 	b := &backend{session: s}
 	s.mu.Lock()
 	b.counted = len(s.conns) > 0
-	if s.conns == nil {
-		s.conns = map[*backend]struct{}{}
-	}
 	s.conns[b] = struct{}{}
 	s.mu.Unlock()
 	if b.counted && !t.quota.acquire() {
@@ -155,7 +159,7 @@ func (s *httpSession) dial(ctx context.Context) (net.Conn, error) {
 		b.leave()
 		return nil, &httpproxy.StatusError{Status: http.StatusServiceUnavailable, Err: err}
 	}
-	far, err := t.begins(ctx, endpoint, s.from, s.asked, s.front)
+	far, err := t.begins(ctx, endpoint, s.from, s.asked, front)
 	if err != nil {
 		t.endpoints.done(to)
 		b.leave()
@@ -222,7 +226,7 @@ func (b *backend) leave() {
 
 // rereadConn is a client's connection whose first bytes were already read. Its reads return these bytes first.
 type rereadConn struct {
-	*net.TCPConn
+	tlsterm.Conn
 	early []byte
 }
 
@@ -232,17 +236,7 @@ func (c *rereadConn) Read(b []byte) (int, error) {
 		c.early = c.early[n:]
 		return n, nil
 	}
-	return c.TCPConn.Read(b)
-}
-
-// WriteTo implements io.WriterTo. It replaces the method of the embedded net.TCPConn, which would skip early.
-func (c *rereadConn) WriteTo(w io.Writer) (int64, error) {
-	n, err := w.Write(c.early)
-	if c.early = c.early[n:]; err != nil {
-		return int64(n), err
-	}
-	rest, err := c.TCPConn.WriteTo(w)
-	return int64(n) + rest, err
+	return c.Conn.Read(b)
 }
 
 // Values of Port.Protocol.

@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"net/netip"
 	"strings"
 	"testing"
@@ -145,6 +146,101 @@ func TestHTTPIsPassedOn(t *testing.T) {
 		_ = c.Close()
 		eventually(t, "nothing is left", func() bool { return l.Stats().TCP.Loopback == 0 })
 	})
+}
+
+// http2Server serves HTTP/2 without TLS. Its answers have its name in the header Endpoint, at once, and then the body of the request.
+func http2Server(t *testing.T, name string) netip.AddrPort {
+	t.Helper()
+	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Endpoint", name)
+		_ = http.NewResponseController(w).Flush()
+		_, _ = io.Copy(w, r.Body)
+	}))
+	s.Config.Protocols = &http.Protocols{}
+	s.Config.Protocols.SetUnencryptedHTTP2(true)
+	s.Start()
+	t.Cleanup(s.Close)
+	return s.Listener.Addr().(*net.TCPAddr).AddrPort()
+}
+
+// http2Client returns a function that sends a request over HTTP/2 without TLS. All requests share a connection while it takes them.
+func http2Client(t *testing.T, to netip.AddrPort) func(body io.Reader) *http.Response {
+	t.Helper()
+	transport := &http.Transport{Protocols: &http.Protocols{}}
+	transport.Protocols.SetUnencryptedHTTP2(true)
+	t.Cleanup(transport.CloseIdleConnections)
+	return func(body io.Reader) *http.Response {
+		t.Helper()
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+to.String(), body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		res, err := transport.RoundTrip(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = res.Body.Close() })
+		return res
+	}
+}
+
+// A request goes to another endpoint when that of an open stream is gone, over the same connection of the client. The stream goes on.
+func Test1163_requests_beside_a_stream_of_HTTP2(t *testing.T) {
+	a, b := http2Server(t, "a"), http2Server(t, "b")
+	l := start(t, quick())
+	port := Port{ID: "default/web", Protocol: TCP, Listen: freePort(t, local), Endpoints: []netip.AddrPort{a}, Front: &Front{HTTP: true, HTTP2: true, ResponseTimeout: time.Minute}}
+	l.set(port)
+	ask := http2Client(t, port.Listen)
+	in, out := io.Pipe()
+	stream := ask(in)
+	port.Endpoints, port.Serving = []netip.AddrPort{b}, []netip.AddrPort{a}
+	l.set(port)
+	for range 2 {
+		if res := ask(strings.NewReader("x")); res.Header.Get("Endpoint") != "b" {
+			t.Errorf("a request beside the stream went to the endpoint %q, which is gone", res.Header.Get("Endpoint"))
+		}
+	}
+	go func() { _, _ = io.WriteString(out, "on"); _ = out.Close() }()
+	if text, err := io.ReadAll(stream.Body); string(text) != "on" || err != nil || stream.Header.Get("Endpoint") != "a" {
+		t.Errorf("the stream of the endpoint %q ended with %q, %v", stream.Header.Get("Endpoint"), text, err)
+	}
+}
+
+// Settings that change are those of the next request but one of a connection that is open.
+func Test1166_settings_of_HTTP_change_for_open_connections(t *testing.T) {
+	l := start(t, quick())
+	port := Port{ID: "default/web", Protocol: TCP, Listen: freePort(t, local), Endpoints: []netip.AddrPort{http2Server(t, "a")}}
+	serve := func(host string) {
+		port.Front = &Front{HTTP: true, HTTP2: true, ResponseTimeout: time.Minute, Hosts: []string{host}}
+		l.set(port)
+	}
+	serve("other")
+	ask := http2Client(t, port.Listen)
+	if got := ask(nil).StatusCode; got != http.StatusNotFound {
+		t.Fatalf("status %d", got)
+	}
+	serve(local.String())
+	eventually(t, "an open connection is served by a new setting", func() bool { return ask(nil).StatusCode == http.StatusOK })
+	serve("other")
+	eventually(t, "an open connection is refused by a new setting", func() bool { return ask(nil).StatusCode == http.StatusNotFound })
+}
+
+// A client whose port was gone, and is there again, is served: the refusal in between ended its connection, which belongs to the port that is gone.
+func Test1165_port_that_comes_back_serves_open_connections_of_HTTP(t *testing.T) {
+	l := start(t, quick())
+	port := Port{ID: "default/web", Protocol: TCP, Listen: freePort(t, local), Endpoints: []netip.AddrPort{http2Server(t, "a")}, Front: &Front{HTTP: true, HTTP2: true, ResponseTimeout: time.Minute}}
+	l.set(port)
+	ask := http2Client(t, port.Listen)
+	status := func() int { return ask(nil).StatusCode }
+	if got := status(); got != http.StatusOK {
+		t.Fatalf("status %d", got)
+	}
+	l.set()
+	if got := status(); got != http.StatusServiceUnavailable {
+		t.Errorf("status %d of a port that is gone", got)
+	}
+	l.set(port)
+	eventually(t, "the port that is there again serves the client", func() bool { return status() == http.StatusOK })
 }
 
 func TestServerNamesLeadToPorts(t *testing.T) {

@@ -226,14 +226,13 @@ type relayed struct {
 	drain            *time.Timer  // resets it after Port.Drain; nil if the port keeps the endpoint
 	idle             *time.Timer  // resets it after Port.IdleTimeout; nil if there is none
 	session          *session     // HTTP client's session, which may outlive the connection; nil without HTTP
-	stale            bool         // its endpoint must get no further requests
 	late             *recentKey   // key for EndpointsOf; nil if Port.Logged is not set
 }
 
 // session is the state that all connections to endpoints for one HTTP client share.
 type session struct {
-	stale atomic.Int32 // number of its connections with stale set
-	noted bool         // it is recorded for EndpointsOf; guarded by the mutex of the tcpPort
+	stale atomic.Bool // the endpoint of a connection must get no further requests; reset by the next request
+	noted bool        // it is recorded for EndpointsOf; guarded by the mutex of the tcpPort
 }
 
 func newRelayed(u *pump, client, endpoint *net.TCPConn, to netip.AddrPort) (*relayed, error) {
@@ -250,26 +249,6 @@ func (c *relayed) reset() {
 		reset(c.client)
 	}
 	reset(c.endpoint)
-}
-
-// stays cancels the pending reset of a connection, because the port has its endpoint again.
-func (c *relayed) stays() {
-	if c.drain != nil {
-		c.drain.Stop()
-		c.drain = nil
-	}
-}
-
-// setStale sets whether an HTTP connection to an endpoint must get no further requests. It does nothing for a connection without HTTP.
-func (c *relayed) setStale(stale bool) {
-	if c.session == nil || stale == c.stale {
-		return
-	}
-	if c.stale = stale; stale {
-		c.session.stale.Add(1)
-	} else {
-		c.session.stale.Add(-1)
-	}
 }
 
 // stop ends a connection after ctx is done. It pauses the connection for a hand-over if one is requested. Otherwise it resets it, since a FIN would

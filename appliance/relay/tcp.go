@@ -283,7 +283,6 @@ func (t *tcpPort) end(c *relayed) {
 	if c.late != nil {
 		t.shared.lately.end(*c.late)
 	}
-	c.setStale(false)
 	c.stopTimers()
 }
 
@@ -335,17 +334,19 @@ func (t *tcpPort) leave() {
 
 // judge keeps, drains or resets a connection, depending on whether the port still has the endpoint of the connection. The caller must hold t.mu.
 func (t *tcpPort) judge(c *relayed) {
+	if c.session != nil && (t.gone || !slices.Contains(t.port.Endpoints, c.to)) {
+		c.session.stale.Store(true)
+	}
 	switch {
 	case !t.gone && slices.Contains(t.port.Ended, c.to):
 		c.reset()
 	case !t.gone && t.port.keeps(c.to):
-		c.stays()
-		c.setStale(!slices.Contains(t.port.Endpoints, c.to))
-	default:
-		c.setStale(true)
-		if t.port.Drain != nil && c.drain == nil {
-			c.drain = time.AfterFunc(*t.port.Drain, c.reset)
+		if c.drain != nil {
+			c.drain.Stop()
+			c.drain = nil
 		}
+	case t.port.Drain != nil && c.drain == nil:
+		c.drain = time.AfterFunc(*t.port.Drain, c.reset)
 	}
 }
 

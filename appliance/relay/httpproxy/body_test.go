@@ -92,6 +92,30 @@ func TestHeadersThatNameTheClient(t *testing.T) {
 	}
 }
 
+// What net/http would change on the way is passed on as it was written: paths, requests for all of a server, and answers without a type.
+func Test1164_requests_and_answers_as_they_were_written(t *testing.T) {
+	l := start(t, time.Minute, func(w http.ResponseWriter, r *http.Request) {
+		w.Header()["Content-Type"] = nil
+		fmt.Fprintf(w, "<html>%s %s", r.Method, r.RequestURI)
+	}, func(c *Client) { c.Hosts = []string{"a"} })
+	for sent, want := range map[string]string{
+		"GET /a|b%2f..%2Fc%7c%25?x":       "GET /a%7Cb%2f..%2Fc%7c%25?x",
+		"GET //{a}/%2e%2E/\xe4%e4/#b!(c)": "GET //%7Ba%7D/%2e%2E/%E4%e4/%23b%21%28c%29",
+		"GET /a!(b)%2F[c]":                "GET /a!(b)%2F[c]",
+	} {
+		for range 20 { // an answer has a type if its body is there before its header is sent
+			res, body := l.says(sent + " HTTP/1.1\r\nHost: a\r\n\r\n")
+			if body != "<html>"+want || res.Header["Content-Type"] != nil {
+				t.Errorf("%s: %s, of the type %q", sent, body, res.Header["Content-Type"])
+				break
+			}
+		}
+	}
+	if res, _ := l.says("OPTIONS * HTTP/1.1\r\nHost: b\r\n\r\n"); res.StatusCode != http.StatusNotFound {
+		t.Errorf("another host: %s", res.Status)
+	}
+}
+
 // An endpoint of HTTP/2 without TLS gets streams both ways and trailers, as gRPC needs them.
 func TestEndpointOfHTTP2(t *testing.T) {
 	backend := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"net/http/httputil"
 	"net/netip"
+	"net/url"
 	"os"
 	"slices"
 	"strconv"
@@ -39,8 +40,10 @@ type Client struct {
 	Secure bool
 	// Dial connects to an endpoint. Its error may wrap a StatusError.
 	Dial func(ctx context.Context) (net.Conn, error)
-	// Stale reports whether idle connections to endpoints must not be used for another request.
+	// Stale reports whether the connections to endpoints that exist must not be used for another request. It is called before each one.
 	Stale func() bool
+	// Outdated reports whether new connections of the client are served in another way. Then the client's connection ends after the next response.
+	Outdated func() bool
 	// ResponseTimeout is the maximum time that an endpoint may take to send the headers of a response.
 	ResponseTimeout time.Duration
 	// Hosts are the hosts whose requests are forwarded, in lower case. "*.example.com" matches all names below example.com. If nil, all requests are
@@ -90,6 +93,12 @@ func newProxy(log *slog.Logger, headerTime time.Duration) *Proxy {
 	quiet := slog.NewLogLogger(log.Handler(), slog.LevelDebug)
 	p.reverse = &httputil.ReverseProxy{
 		Rewrite: rewrite, Transport: transport{}, FlushInterval: -1, ErrorHandler: p.failed, ErrorLog: quiet, BufferPool: buffers{},
+		ModifyResponse: func(r *http.Response) error {
+			if r.StatusCode != http.StatusSwitchingProtocols {
+				r.Request.Context().Value(sessionKey{}).(*session).endIfOutdated(r.Header)
+			}
+			return nil
+		},
 	}
 	return p
 }
@@ -102,7 +111,7 @@ func (p *Proxy) newServer() *http.Server {
 	var server *http.Server
 	server = &http.Server{
 		Handler: http.HandlerFunc(p.handle), Protocols: protocols, HTTP2: &http.HTTP2Config{MaxConcurrentStreams: maxStreams},
-		ReadHeaderTimeout: p.headerTime, IdleTimeout: idleTime, MaxHeaderBytes: headerBytes, ErrorLog: p.reverse.ErrorLog,
+		ReadHeaderTimeout: p.headerTime, IdleTimeout: idleTime, MaxHeaderBytes: headerBytes, ErrorLog: p.reverse.ErrorLog, DisableGeneralOptionsHandler: true,
 		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
 			found, is := p.sessions.Load(c)
 			if !is {
@@ -201,7 +210,8 @@ func (p *Proxy) awaitFirst(ctx context.Context, server *http.Server) {
 func (p *Proxy) Serve(ctx context.Context, conn net.Conn, c Client) {
 	ctx, end := context.WithCancel(ctx)
 	defer end()
-	s := &session{client: c, ctx: ctx, done: make(chan struct{})}
+	done := make(chan struct{})
+	s := &session{client: c, ctx: ctx, end: sync.OnceFunc(func() { close(done) })}
 	s.transport = &http.Transport{
 		DialContext:        func(ctx context.Context, _, _ string) (net.Conn, error) { return c.Dial(ctx) },
 		DisableCompression: true, MaxConnsPerHost: maxStreams, MaxIdleConnsPerHost: idleBackends, IdleConnTimeout: idleTime,
@@ -213,14 +223,14 @@ func (p *Proxy) Serve(ctx context.Context, conn net.Conn, c Client) {
 	}
 	p.sessions.Store(conn, s)
 	defer p.sessions.Delete(conn)
-	defer s.transport.CloseIdleConnections()
+	defer func() { s.current().CloseIdleConnections() }()
 	accepted := p.accepted
 	if secured, is := conn.(*tls.Conn); is && secured.ConnectionState().NegotiatedProtocol == "h2" {
 		accepted = p.negotiated
 	}
 	select {
 	case accepted <- conn:
-		<-s.done
+		<-done
 	case <-ctx.Done():
 	}
 	_ = conn.Close()
@@ -229,14 +239,32 @@ func (p *Proxy) Serve(ctx context.Context, conn net.Conn, c Client) {
 // session is a client connection with its connections to endpoints.
 type session struct {
 	client    Client
-	ctx       context.Context // context of its requests
-	transport *http.Transport
+	ctx       context.Context             // context of its requests
 	server    atomic.Pointer[http.Server] // the server that serves the connection; nil if none does yet
 	asked     atomic.Bool                 // a request was received on the connection
-	done      chan struct{}               // closed when the client's connection has ended
-	once      sync.Once
+	end       func()                      // makes Serve return: the client's connection has ended
+	hijacked  atomic.Bool                 // the client's connection was upgraded
 	mu        sync.Mutex
-	hijacked  bool // the client's connection was upgraded
+	transport *http.Transport
+}
+
+// current returns the transport for the next request. It replaces one with stale connections, since those with open requests get further ones over
+// HTTP/2.
+func (s *session) current() *http.Transport {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.client.Stale() {
+		s.transport.CloseIdleConnections()
+		s.transport = s.transport.Clone()
+	}
+	return s.transport
+}
+
+// endIfOutdated makes net/http end the client's connection after a response with the given header: over HTTP/2, it sends GOAWAY.
+func (s *session) endIfOutdated(header http.Header) {
+	if s.client.Outdated() {
+		header.Set("Connection", "close")
+	}
 }
 
 // Keys of context values of a request: its *session, and its *timedBody.
@@ -244,8 +272,6 @@ type (
 	sessionKey struct{}
 	bodyKey    struct{}
 )
-
-func (s *session) end() { s.once.Do(func() { close(s.done) }) }
 
 // state is the http.Server.ConnState hook. It ends the session when the client's connection is closed. For an upgraded connection the handler does
 // that.
@@ -258,22 +284,15 @@ func (p *Proxy) state(c net.Conn, state http.ConnState) {
 	case http.StateClosed:
 		s.end()
 	case http.StateHijacked: // the handler ends it
-		s.mu.Lock()
-		s.hijacked = true
-		s.mu.Unlock()
+		s.hijacked.Store(true)
 	}
 }
 
 func (p *Proxy) handle(w http.ResponseWriter, r *http.Request) {
-	s, _ := r.Context().Value(sessionKey{}).(*session)
-	if s == nil {
-		panic("httpproxy: a connection that was not handed over")
-	}
+	s := r.Context().Value(sessionKey{}).(*session)
 	s.asked.Store(true)
 	defer func() {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		if s.hijacked {
+		if s.hijacked.Load() {
 			s.end()
 		}
 	}()
@@ -281,7 +300,9 @@ func (p *Proxy) handle(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "svcctl: CONNECT is not passed on", http.StatusMethodNotAllowed)
 		return
 	}
+	w.Header()["Content-Type"] = nil // net/http guesses one that the endpoint did not send
 	if !s.client.serves(r.Host) {
+		s.endIfOutdated(w.Header())
 		http.Error(w, "svcctl: this host is not served here", http.StatusNotFound)
 		return
 	}
@@ -328,14 +349,17 @@ func rewrite(r *httputil.ProxyRequest) {
 	out := r.Out
 	out.URL.Scheme, out.URL.Host = "http", "endpoint" // Dial replaces it
 	out.URL.RawQuery = r.In.URL.RawQuery              // as it was written
+	// So is the path, except that characters which a path may not contain are escaped. net/url would decode the others with them, as %2F.
+	if raw := out.URL.RawPath; raw != "" && raw != out.URL.EscapedPath() {
+		out.URL.RawPath = strings.ReplaceAll((&url.URL{Path: raw}).EscapedPath(), "%25", "%")
+	}
 	out.Host = r.In.Host
 	proto := "http"
 	if s.client.Secure {
 		proto = "https"
 	}
-	for _, header := range []http.Header{out.Header, out.Trailer} {
-		maps.DeleteFunc(header, func(name string, _ []string) bool { return names(name) })
-	}
+	out.Trailer = nil // net/http/httputil passes on no trailers of requests
+	maps.DeleteFunc(out.Header, func(name string, _ []string) bool { return names(name) })
 	out.Header.Set("X-Forwarded-For", s.client.Addr.String())
 	out.Header.Set("X-Forwarded-Proto", proto)
 	out.Header.Set("X-Forwarded-Port", strconv.Itoa(int(s.client.Port)))
@@ -345,11 +369,7 @@ func rewrite(r *httputil.ProxyRequest) {
 type transport struct{}
 
 func (transport) RoundTrip(r *http.Request) (*http.Response, error) {
-	s := r.Context().Value(sessionKey{}).(*session)
-	if s.client.Stale() {
-		s.transport.CloseIdleConnections()
-	}
-	return s.transport.RoundTrip(r)
+	return r.Context().Value(sessionKey{}).(*session).current().RoundTrip(r)
 }
 
 // failed responds to the client if the endpoint did not respond to its request. The status depends on err.
@@ -367,6 +387,7 @@ func (p *Proxy) failed(w http.ResponseWriter, r *http.Request, err error) {
 	} else if e, is := errors.AsType[net.Error](err); is && e.Timeout() {
 		status, text = http.StatusGatewayTimeout, "the endpoint did not answer in time"
 	}
+	r.Context().Value(sessionKey{}).(*session).endIfOutdated(w.Header())
 	p.log.Debug("a request is refused", "status", status, "err", err)
 	http.Error(w, "svcctl: "+text, status)
 }

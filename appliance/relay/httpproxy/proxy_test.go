@@ -38,7 +38,7 @@ func start(t *testing.T, headerTime time.Duration, handler http.HandlerFunc, cha
 	t.Cleanup(backend.Close)
 	endpoint := backend.Listener.Addr().String()
 	l := &lab{Proxy: newProxy(slog.New(slog.DiscardHandler), headerTime), t: t}
-	l.client = Client{Addr: netip.MustParseAddr("192.0.2.7"), Port: 443, Secure: true, Stale: func() bool { return false }, ResponseTimeout: time.Minute,
+	l.client = Client{Addr: netip.MustParseAddr("192.0.2.7"), Port: 443, Secure: true, Stale: func() bool { return false }, Outdated: func() bool { return false }, ResponseTimeout: time.Minute,
 		Dial: func(ctx context.Context) (net.Conn, error) {
 			l.dialed.Add(1)
 			return (&net.Dialer{}).DialContext(ctx, "tcp", endpoint)
