@@ -1,6 +1,7 @@
 package rest
 
 import (
+	"bytes"
 	"cmp"
 	"crypto/sha256"
 	"encoding/json"
@@ -265,14 +266,12 @@ func addressesIn(service *object.Service) []string {
 	return all
 }
 
-// Labels and annotations of Endpoints and EndpointSlices.
+// Labels of Endpoints and EndpointSlices.
 const (
-	labelHeadless          = "service.kubernetes.io/headless"
-	labelEndpointsManaged  = "endpoints.kubernetes.io/managed-by"
-	endpointsAreManaged    = "endpoints-view.svcctl.io"
-	slicesAreMirrors       = "endpointslicemirroring-controller.k8s.io"
-	annotationOverCapacity = "endpoints.kubernetes.io/over-capacity"
-	overCapacityTruncated  = "truncated"
+	labelHeadless         = "service.kubernetes.io/headless"
+	labelEndpointsManaged = "endpoints.kubernetes.io/managed-by"
+	endpointsAreManaged   = "endpoints-view.svcctl.io"
+	slicesAreMirrors      = "endpointslicemirroring-controller.k8s.io"
 )
 
 // endpointsOf returns the view of Endpoints: the stored ones and, for other Services, ones that are made from their EndpointSlices. It is for clients
@@ -390,10 +389,12 @@ func (e endpointsParts) show(key viewKey) object.Object {
 	if part.service.Spec.ClusterIP == object.ClusterIPNone {
 		o.Metadata.Labels[labelHeadless] = ""
 	}
-	var truncated bool
-	if o.Subsets, truncated = subsetsOf(shown); truncated {
-		o.Metadata.Annotations = map[string]string{annotationOverCapacity: overCapacityTruncated}
-	}
+	o.Fill(shown, true)
+	slices.SortFunc(o.Subsets, func(a, b object.EndpointSubset) int {
+		x, _ := json.Marshal(a.Ports) // text and numbers: it cannot fail
+		y, _ := json.Marshal(b.Ports)
+		return bytes.Compare(x, y)
+	})
 	return o
 }
 
@@ -408,91 +409,4 @@ func (p *endpointsPart) shown() []*object.EndpointSlice {
 	}
 	slices.SortFunc(shown, func(a, b *object.EndpointSlice) int { return cmp.Compare(a.Metadata.Name, b.Metadata.Name) })
 	return shown
-}
-
-// subsetsOf converts the endpoints of EndpointSlices to the subsets of an Endpoints object, grouped by ports. Beyond 1,000 addresses, of which ready
-// ones come first, it truncates.
-func subsetsOf(shown []*object.EndpointSlice) (subsets []object.EndpointSubset, truncated bool) {
-	type place struct {
-		list *[]object.EndpointAddress
-		ip   string
-	}
-	seen := map[place]bool{}
-	byPorts := map[string]*object.EndpointSubset{}
-	left := object.MaxEndpointsAddresses
-	for _, ready := range []bool{true, false} {
-		for _, slice := range shown {
-			subset := subsetOf(byPorts, slice)
-			list := &subset.NotReadyAddresses
-			if ready {
-				list = &subset.Addresses
-			}
-			for i := range slice.Endpoints {
-				address, ok := addressOf(&slice.Endpoints[i], ready)
-				if !ok || seen[place{list, address.IP}] {
-					continue
-				}
-				if left == 0 {
-					return subsetList(byPorts), true
-				}
-				left--
-				seen[place{list, address.IP}] = true
-				*list = append(*list, address)
-			}
-		}
-	}
-	return subsetList(byPorts), false
-}
-
-// subsetList returns the subsets that have addresses, sorted.
-func subsetList(byPorts map[string]*object.EndpointSubset) []object.EndpointSubset {
-	var subsets []object.EndpointSubset
-	for _, ports := range slices.Sorted(maps.Keys(byPorts)) {
-		subset := byPorts[ports]
-		if len(subset.Addresses)+len(subset.NotReadyAddresses) == 0 {
-			continue
-		}
-		slices.SortFunc(subset.Addresses, compareAddresses)
-		slices.SortFunc(subset.NotReadyAddresses, compareAddresses)
-		subsets = append(subsets, *subset)
-	}
-	return subsets
-}
-
-// subsetOf returns the subset with the ports of an EndpointSlice, which it creates if it does not exist.
-func subsetOf(byPorts map[string]*object.EndpointSubset, slice *object.EndpointSlice) *object.EndpointSubset {
-	ports := slices.Clone(slice.Ports)
-	for i := range ports {
-		if ports[i].Name != nil && *ports[i].Name == "" {
-			ports[i].Name = nil
-		}
-	}
-	key, _ := json.Marshal(ports) // text and numbers: it cannot fail
-	subset := byPorts[string(key)]
-	if subset == nil {
-		subset = &object.EndpointSubset{Ports: ports}
-		byPorts[string(key)] = subset
-	}
-	return subset
-}
-
-// addressOf returns the address of an endpoint for the ready or the not ready addresses of an Endpoints object, and whether it belongs there. A
-// terminating endpoint that is not ready belongs to neither.
-func addressOf(e *object.Endpoint, ready bool) (object.EndpointAddress, bool) {
-	isReady := e.Conditions.Ready == nil || *e.Conditions.Ready
-	isGoing := e.Conditions.Terminating != nil && *e.Conditions.Terminating
-	if len(e.Addresses) == 0 || isReady != ready || !isReady && isGoing {
-		return object.EndpointAddress{}, false
-	}
-	address := object.EndpointAddress{IP: e.Addresses[0], NodeName: e.NodeName, TargetRef: e.TargetRef}
-	if e.Hostname != nil {
-		address.Hostname = *e.Hostname
-	}
-	return address, true
-}
-
-func compareAddresses(a, b object.EndpointAddress) int {
-	x, _ := netip.ParseAddr(a.IP)
-	y, _ := netip.ParseAddr(b.IP)
-	return cmp.Or(x.Compare(y), cmp.Compare(a.IP, b.IP))
 }

@@ -255,14 +255,10 @@ func (s *slice) remove(at int) {
 	s.endpoints = slices.Delete(s.endpoints, at, at+1)
 }
 
-// A label and an annotation of Endpoints objects (core/v1), with their values. The label marks generated Endpoints, the annotation Endpoints that are
-// truncated because there are too many addresses.
+// A label of generated Endpoints objects (core/v1), with its value.
 const (
 	labelManagedEndpoints = "endpoints.kubernetes.io/managed-by"
 	managedEndpoints      = "endpoints-controller.svcctl.io"
-
-	annotationOverCapacity = "endpoints.kubernetes.io/over-capacity"
-	overCapacityTruncated  = "truncated"
 )
 
 // endpointsObject returns the Endpoints object of a Service with a selector. It has the endpoints of its slices of the primary family, at
@@ -274,36 +270,13 @@ func (s *service) endpointsObject() *object.Endpoints {
 		Metadata: object.ObjectMeta{Name: name, Namespace: namespace, Labels: s.labels(s.object.Metadata.Labels)},
 	}
 	o.Metadata.Labels[labelManagedEndpoints] = managedEndpoints
-	parts := s.primarySlices()
-	taken, truncated := takeAddresses(parts, object.MaxEndpointsAddresses, isReady)
-	more := make([][]object.EndpointAddress, len(parts))
-	if !truncated {
-		more, truncated = takeAddresses(parts, object.MaxEndpointsAddresses-count(taken), isUnready)
-	}
-	if truncated {
-		o.Metadata.Annotations = map[string]string{annotationOverCapacity: overCapacityTruncated}
-	}
-	for i, part := range parts {
-		if i == 0 || part.group.ports != parts[i-1].group.ports {
-			o.Subsets = append(o.Subsets, object.EndpointSubset{Ports: subsetPorts(part.ports)})
-		}
-		subset := &o.Subsets[len(o.Subsets)-1]
-		subset.Addresses = append(subset.Addresses, taken[i]...)
-		subset.NotReadyAddresses = append(subset.NotReadyAddresses, more[i]...)
-	}
-	o.Subsets = slices.DeleteFunc(o.Subsets, func(subset object.EndpointSubset) bool {
-		return len(subset.Addresses)+len(subset.NotReadyAddresses) == 0
-	})
-	for i := range o.Subsets {
-		slices.SortFunc(o.Subsets[i].Addresses, compareAddresses)
-		slices.SortFunc(o.Subsets[i].NotReadyAddresses, compareAddresses)
-	}
+	o.Fill(s.primarySlices(), false)
 	return o
 }
 
 // primarySlices returns the slices for the Endpoints object: the slices of the primary family, sorted by ports and name. It leaves out slices of Pods
 // that have none of the Service's ports.
-func (s *service) primarySlices() []*slice {
+func (s *service) primarySlices() []*object.EndpointSlice {
 	var parts []*slice
 	for _, part := range s.layout.slices {
 		headlessWithoutPorts := len(s.object.Spec.Ports) == 0
@@ -314,65 +287,17 @@ func (s *service) primarySlices() []*slice {
 	slices.SortFunc(parts, func(a, b *slice) int {
 		return cmp.Or(compareGroups(a.group, b.group), strings.Compare(a.name, b.name))
 	})
-	return parts
+	primary := make([]*object.EndpointSlice, len(parts))
+	for i, part := range parts {
+		primary[i] = &object.EndpointSlice{Ports: part.ports, Endpoints: part.endpoints}
+		if i > 0 && part.group.ports == parts[i-1].group.ports {
+			primary[i].Ports = primary[i-1].Ports // the stored ones may be in another order
+		}
+	}
+	return primary
 }
 
 func isReady(e *object.Endpoint) bool { return object.Deref(e.Conditions.Ready) }
-
-// isUnready reports whether an endpoint belongs in notReadyAddresses of an Endpoints object: it is not ready and not terminating. Terminating
-// endpoints that are not ready are left out of Endpoints objects.
-func isUnready(e *object.Endpoint) bool {
-	return !object.Deref(e.Conditions.Ready) && !object.Deref(e.Conditions.Terminating)
-}
-
-// takeAddresses returns, for each slice, the addresses of the endpoints for which kind returns true. The result has at most the number most of
-// addresses in total. more reports whether some are left out.
-func takeAddresses(parts []*slice, most int, kind func(*object.Endpoint) bool) (taken [][]object.EndpointAddress, more bool) {
-	taken = make([][]object.EndpointAddress, len(parts))
-	for i, part := range parts {
-		for j := range part.endpoints {
-			e := &part.endpoints[j]
-			if !kind(e) {
-				continue
-			}
-			if most == 0 {
-				return taken, true
-			}
-			most--
-			taken[i] = append(taken[i], object.EndpointAddress{
-				IP: e.Addresses[0], Hostname: object.Deref(e.Hostname), NodeName: e.NodeName, TargetRef: e.TargetRef,
-			})
-		}
-	}
-	return taken, false
-}
-
-func count(lists [][]object.EndpointAddress) int {
-	n := 0
-	for _, list := range lists {
-		n += len(list)
-	}
-	return n
-}
-
-func subsetPorts(ports []object.EndpointPort) []object.EndpointPort {
-	out := slices.Clone(ports)
-	for i := range out {
-		if object.Deref(out[i].Name) == "" {
-			out[i].Name = nil
-		}
-	}
-	return out
-}
-
-func compareAddresses(a, b object.EndpointAddress) int {
-	x, _ := netip.ParseAddr(a.IP)
-	y, _ := netip.ParseAddr(b.IP)
-	if c := x.Compare(y); c != 0 {
-		return c
-	}
-	return strings.Compare(a.TargetRef.Name, b.TargetRef.Name)
-}
 
 // sameEndpoints reports whether two versions of an Endpoints object have the same content; nil stands for a missing one.
 func sameEndpoints(a, b *object.Endpoints) bool {
@@ -473,7 +398,7 @@ func mirroredPorts(ports []object.EndpointPort) []object.EndpointPort {
 // mirroredAnnotations returns the annotations for mirrored slices: all except those that are about the Endpoints object itself.
 func mirroredAnnotations(annotations map[string]string) map[string]string {
 	out := maps.Clone(annotations)
-	for _, key := range []string{object.AnnotationLastApplied, "endpoints.kubernetes.io/last-change-trigger-time", annotationOverCapacity} {
+	for _, key := range []string{object.AnnotationLastApplied, "endpoints.kubernetes.io/last-change-trigger-time", object.AnnotationOverCapacity} {
 		delete(out, key)
 	}
 	if len(out) == 0 {

@@ -184,7 +184,7 @@ func TestOverCapacity(t *testing.T) {
 				ready += len(subset.Addresses)
 				unready += len(subset.NotReadyAddresses)
 			}
-			if ready != tc.wantReady || unready != tc.wantUnready || (e.Metadata.Annotations[annotationOverCapacity] == "truncated") != tc.truncated {
+			if ready != tc.wantReady || unready != tc.wantUnready || (e.Metadata.Annotations[object.AnnotationOverCapacity] == "truncated") != tc.truncated {
 				t.Errorf("%d ready, %d not, annotations %v", ready, unready, e.Metadata.Annotations)
 			}
 			in := 0

@@ -1,6 +1,8 @@
 package object
 
 import (
+	"cmp"
+	"encoding/json"
 	"net/netip"
 	"slices"
 	"strings"
@@ -38,6 +40,78 @@ func (o *Endpoints) addresses() []string {
 		}
 	}
 	return all
+}
+
+// An annotation of Endpoints that are truncated because there are too many addresses, with its value.
+const (
+	AnnotationOverCapacity = "endpoints.kubernetes.io/over-capacity"
+	overCapacityTruncated  = "truncated"
+)
+
+// Fill sets the subsets of the object from the endpoints of EndpointSlices: a subset for each set of ports, in the order of its first slice. Beyond
+// 1,000 addresses, of which ready ones come first, it truncates. A terminating endpoint that is not ready is left out. If once is set, no list has an
+// address twice.
+func (o *Endpoints) Fill(parts []*EndpointSlice, once bool) {
+	o.Subsets = nil
+	subsets, byPorts := make([]int, len(parts)), map[string]int{}
+	for i, part := range parts {
+		ports := slices.Clone(part.Ports)
+		for j := range ports {
+			if Deref(ports[j].Name) == "" {
+				ports[j].Name = nil
+			}
+		}
+		key, _ := json.Marshal(ports) // text and numbers: it cannot fail
+		if _, there := byPorts[string(key)]; !there {
+			byPorts[string(key)] = len(o.Subsets)
+			o.Subsets = append(o.Subsets, EndpointSubset{Ports: ports})
+		}
+		subsets[i] = byPorts[string(key)]
+	}
+	type place struct {
+		list *[]EndpointAddress
+		ip   string
+	}
+	seen, left := map[place]bool{}, MaxEndpointsAddresses
+	for _, ready := range []bool{true, false} {
+		for i, part := range parts {
+			list := &o.Subsets[subsets[i]].NotReadyAddresses
+			if ready {
+				list = &o.Subsets[subsets[i]].Addresses
+			}
+			for j := range part.Endpoints {
+				e := &part.Endpoints[j]
+				isReady := e.Conditions.Ready == nil || *e.Conditions.Ready
+				if len(e.Addresses) == 0 || isReady != ready || !isReady && Deref(e.Conditions.Terminating) || seen[place{list, e.Addresses[0]}] {
+					continue
+				}
+				if left == 0 {
+					o.Metadata.Annotations = map[string]string{AnnotationOverCapacity: overCapacityTruncated}
+					break
+				}
+				left--
+				if once {
+					seen[place{list, e.Addresses[0]}] = true
+				}
+				*list = append(*list, EndpointAddress{IP: e.Addresses[0], Hostname: Deref(e.Hostname), NodeName: e.NodeName, TargetRef: e.TargetRef})
+			}
+		}
+	}
+	o.Subsets = slices.DeleteFunc(o.Subsets, func(s EndpointSubset) bool { return len(s.Addresses)+len(s.NotReadyAddresses) == 0 })
+	for _, subset := range o.Subsets {
+		slices.SortFunc(subset.Addresses, compareAddresses)
+		slices.SortFunc(subset.NotReadyAddresses, compareAddresses)
+	}
+}
+
+// compareAddresses orders by IP, then by the name of the Pod.
+func compareAddresses(a, b EndpointAddress) int {
+	x, _ := netip.ParseAddr(a.IP)
+	y, _ := netip.ParseAddr(b.IP)
+	if c := cmp.Or(x.Compare(y), cmp.Compare(a.IP, b.IP)); c != 0 || a.TargetRef == nil || b.TargetRef == nil {
+		return c
+	}
+	return cmp.Compare(a.TargetRef.Name, b.TargetRef.Name)
 }
 
 func validateSubset(p path, subset *EndpointSubset, kept set) Errors {
