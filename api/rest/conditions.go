@@ -151,11 +151,7 @@ func (n *conditionNews) send(l *watchSession) error {
 			continue
 		}
 		delete(n.pending, key)
-		text, err := l.encode(shown)
-		if err != nil {
-			return err
-		}
-		if err := l.stream.frame(modified, text); err != nil {
+		if err := l.stream.event(modified, shown); err != nil {
 			return err
 		}
 		sent = true

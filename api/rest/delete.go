@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
-	"strconv"
 
 	"svcctl.io/svcctl/api/kube/protobuf"
 	"svcctl.io/svcctl/store"
@@ -63,9 +62,7 @@ func lastVersion(w store.Written) object.Object {
 	if w.Revision == 0 {
 		return w.Object
 	}
-	last := object.DeepCopy(w.Object)
-	last.GetMeta().ResourceVersion = strconv.FormatUint(w.Revision, 10)
-	return last
+	return withVersion(w.Object, w.Revision)
 }
 
 // removal plans the removal of an object.

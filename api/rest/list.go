@@ -454,24 +454,17 @@ type listHead struct {
 	Metadata table.ListMeta `json:"metadata"`
 }
 
-// tableHead has the fields of a Table except its rows.
-type tableHead struct {
-	object.TypeMeta
-	Metadata          table.ListMeta `json:"metadata"`
-	ColumnDefinitions []table.Column `json:"columnDefinitions"`
-}
-
 // respondList answers with a list in the form that the client asked for. It encodes the objects one by one as the client reads them, so that no
 // second copy of the list is in memory. After an error in the middle it aborts the connection, so that the client detects the truncation.
 func (s *Server) respondList(w http.ResponseWriter, r *request, meta table.ListMeta, objects iter.Seq[object.Object]) error {
 	l := &listing{form: r.form}
-	switch r.form.shape {
+	switch version := r.form.metaAPIVersion(); r.form.shape {
 	case tabular:
-		l.head = tableHead{object.TypeMeta{Kind: table.KindTable, APIVersion: r.form.metaAPIVersion()}, meta, table.Columns(r.kind)}
-		l.member, l.item = "rows", func(o object.Object) any { return s.row(r.form, o) }
+		l.head = table.New(r.kind, version, meta)
+		l.member, l.item = "rows", func(o object.Object) any { return table.RowOf(o, r.form.include, version, s.now()) }
 	case metadata:
-		l.head = listHead{object.TypeMeta{Kind: table.KindMetadataList, APIVersion: r.form.metaAPIVersion()}, meta}
-		l.member, l.item = "items", func(o object.Object) any { return metadataOf(r.form, o) }
+		l.head = listHead{object.TypeMeta{Kind: table.KindMetadataList, APIVersion: version}, meta}
+		l.member, l.item = "items", func(o object.Object) any { return table.MetadataOf(o, version) }
 	default:
 		l.head = listHead{object.TypeMeta{Kind: r.kind.Name + "List", APIVersion: r.kind.APIVersion()}, meta}
 		l.member, l.item = "items", func(o object.Object) any { return o }

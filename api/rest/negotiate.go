@@ -164,16 +164,16 @@ func (c clause) takes(mediaType string) bool {
 	return isRange && strings.HasPrefix(mediaType, kind+"/")
 }
 
-// accepts reports whether a header accepts a media type without parameters. Every media type is accepted if the header is absent.
-func accepts(header []string, mediaType string) bool {
-	return len(header) == 0 || slices.ContainsFunc(parseAccept(header), func(c clause) bool { return c.takes(mediaType) })
+// acceptsJSON reports whether an Accept header accepts JSON, as an absent one does.
+func acceptsJSON(header []string) bool {
+	return len(header) == 0 || slices.ContainsFunc(parseAccept(header), func(c clause) bool { return c.takes(typeJSON) })
 }
 
-// asksFor reports whether a header such as Accept-Encoding lists an encoding, with a quality other than 0.
-func asksFor(header []string, encoding string) bool {
+// asksForGzip reports whether an Accept-Encoding header lists gzip, with a quality other than 0.
+func asksForGzip(header []string) bool {
 	return slices.ContainsFunc(strings.Split(strings.Join(header, ","), ","), func(text string) bool {
 		name, quality, _ := strings.Cut(text, ";")
-		return strings.TrimSpace(name) == encoding && !slices.Contains([]string{"q=0", "q=0.0"}, strings.TrimSpace(quality))
+		return strings.TrimSpace(name) == "gzip" && !slices.Contains([]string{"q=0", "q=0.0"}, strings.TrimSpace(quality))
 	})
 }
 

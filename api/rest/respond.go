@@ -32,17 +32,20 @@ func (s *Server) respond(w http.ResponseWriter, r *request, code int, o object.O
 		send(w, r.http, code, typeYAML, text)
 		return nil
 	}
-	document := any(o)
-	switch r.form.shape {
+	return respondJSON(w, r.http, code, r.form.pretty, s.document(r, o))
+}
+
+// document returns an object in the form that the client asked for: as a Table of one row, its metadata alone, or whole.
+func (s *Server) document(r *request, o object.Object) any {
+	switch version := r.form.metaAPIVersion(); r.form.shape {
 	case tabular:
-		t := s.tableOf(r)
-		t.Metadata.ResourceVersion = o.GetMeta().ResourceVersion
-		t.Rows = []table.Row{s.row(r.form, o)}
-		document = t
+		t := table.New(r.kind, version, table.ListMeta{ResourceVersion: o.GetMeta().ResourceVersion})
+		t.Rows = []table.Row{table.RowOf(o, r.form.include, version, s.now())}
+		return t
 	case metadata:
-		document = metadataOf(r.form, o)
+		return table.MetadataOf(o, version)
 	}
-	return respondJSON(w, r.http, code, r.form.pretty, document)
+	return o
 }
 
 // respondJSON answers with a JSON document.
@@ -93,28 +96,6 @@ func (s *Server) fail(w http.ResponseWriter, r *request, err error) {
 	}
 }
 
-// tableOf returns a Table without rows, in the version that the client asked for.
-func (s *Server) tableOf(r *request) *table.Table {
-	t := table.New(r.kind, table.ListMeta{})
-	t.APIVersion = r.form.metaAPIVersion()
-	return t
-}
-
-// row returns an object as a row of a Table.
-func (s *Server) row(f form, o object.Object) table.Row {
-	row := table.RowOf(o, f.include, s.now())
-	if f.include == table.IncludeMetadata && f.metaAPIVersion() != table.APIVersion {
-		row.Object = metadataOf(f, o)
-	}
-	return row
-}
-
-func metadataOf(f form, o object.Object) table.Metadata {
-	m := table.MetadataOf(o)
-	m.APIVersion = f.metaAPIVersion()
-	return m
-}
-
 // indentation of JSON for people.
 const indentation = "  "
 
@@ -149,7 +130,7 @@ type answer struct {
 
 // newAnswer begins an answer whose headers are set, except for those about its length. Its caller closes it.
 func newAnswer(w http.ResponseWriter, r *http.Request, code int) *answer {
-	return &answer{w: w, code: code, zip: asksFor(r.Header.Values("Accept-Encoding"), "gzip"), buffer: buffers.Get().(*[gzipFrom]byte)}
+	return &answer{w: w, code: code, zip: asksForGzip(r.Header.Values("Accept-Encoding")), buffer: buffers.Get().(*[gzipFrom]byte)}
 }
 
 // Write implements io.Writer.

@@ -171,11 +171,6 @@ func (s *Server) objects(w http.ResponseWriter, r *request, parts []string) erro
 	if r.form, err = negotiate(r.http, r.query, r.verb); err != nil {
 		return err
 	}
-	return s.verb(w, r)
-}
-
-// verb answers a request for objects by the function for its verb.
-func (s *Server) verb(w http.ResponseWriter, r *request) error {
 	if !r.kind.Stored() {
 		return s.review(w, r)
 	}
@@ -418,10 +413,10 @@ func (s *Server) respondVersions(w http.ResponseWriter, r *request, core bool) e
 
 // respondDocument answers with a document that is no object, to clients that accept JSON.
 func (s *Server) respondDocument(w http.ResponseWriter, r *request, document any) error {
-	if !accepts(r.http.Header.Values("Accept"), typeJSON) {
+	if !acceptsJSON(r.http.Header.Values("Accept")) {
 		return notAcceptable(typeJSON)
 	}
-	return respondJSON(w, r.http, http.StatusOK, wantsPretty(r.http, r.query), document)
+	return respondJSON(w, r.http, http.StatusOK, r.form.pretty, document)
 }
 
 // customKindsPath is the path of the list of CustomResourceDefinitions.
@@ -474,7 +469,7 @@ func (s *Server) openapi(w http.ResponseWriter, r *request, parts []string) erro
 		return s.openapi2(w, r)
 	case len(parts) < 2 || parts[1] != "v3":
 		return noResource()
-	case !accepts(r.http.Header.Values("Accept"), typeJSON):
+	case !acceptsJSON(r.http.Header.Values("Accept")):
 		return notAcceptable(typeJSON)
 	case len(parts) == 2:
 		sendTagged(w, r.http, typeJSON, schema.OpenAPI3Index())
@@ -504,7 +499,7 @@ func (s *Server) openapi2(w http.ResponseWriter, r *request) error {
 	// The type that clients ask for is none by the rules of RFC 9110, for its @.
 	case strings.Contains(asked, schema.OpenAPI2Asked), strings.Contains(asked, schema.OpenAPI2Type):
 		sendTagged(w, r.http, schema.OpenAPI2Type, schema.OpenAPI2())
-	case accepts(header, typeJSON):
+	case acceptsJSON(header):
 		sendTagged(w, r.http, typeJSON, schema.OpenAPI2JSON())
 	default:
 		return notAcceptable(typeJSON, schema.OpenAPI2Asked)

@@ -113,7 +113,7 @@ func (l *watchSession) begin() error {
 	}
 	for object := range o.selected(there, viewOf(objects)) {
 		l.news.seen(object)
-		if err := l.sendInitial(object); err != nil {
+		if err := l.stream.event(added, l.document(object)); err != nil { // not cached: they are many, and would evict recent changes
 			return nil // the client is gone, which run will see
 		}
 	}
@@ -319,12 +319,15 @@ func (l *watchSession) send(kind string, c change, old bool) error {
 	if old {
 		o = c.old
 	}
+	shown := func() any {
+		if old {
+			return l.document(withVersion(o, c.revision))
+		}
+		return l.document(o)
+	}
 	f := l.request.form
 	if f.shape == tabular {
-		if old {
-			o = withVersion(o, c.revision)
-		}
-		return l.sendTable(kind, o)
+		return l.stream.event(kind, shown())
 	}
 	meta := o.GetMeta()
 	key := encodingKey{
@@ -337,49 +340,23 @@ func (l *watchSession) send(kind string, c change, old bool) error {
 		}
 		l.news.seen(o)
 	}
-	text, err := l.server.encoded.of(key, func() ([]byte, error) {
-		if old {
-			return l.encode(withVersion(o, c.revision))
-		}
-		return l.encode(o)
-	})
+	text, err := l.server.encoded.of(key, func() ([]byte, error) { return json.Marshal(shown()) })
 	if err != nil {
 		return err
 	}
 	return l.stream.frame(kind, text)
 }
 
-// sendInitial writes an event about an object that existed when the watch began. Its encoding is not cached: initial objects are many, and
-// would evict recent changes.
-func (l *watchSession) sendInitial(o object.Object) error {
-	if l.request.form.shape == tabular {
-		return l.sendTable(added, o)
+// document returns an object in the form of the watch. Only the first Table has columns.
+func (l *watchSession) document(o object.Object) any {
+	document := l.server.document(l.request, o)
+	if t, is := document.(*table.Table); is {
+		if l.described {
+			t.ColumnDefinitions = nil
+		}
+		l.described = true
 	}
-	text, err := l.encode(o)
-	if err != nil {
-		return err
-	}
-	return l.stream.frame(added, text)
-}
-
-// encode returns an object as JSON: only its metadata if the watch asks for that, else all of it. Watches that ask for Tables use sendTable.
-func (l *watchSession) encode(o object.Object) ([]byte, error) {
-	if l.request.form.shape == metadata {
-		return json.Marshal(metadataOf(l.request.form, o))
-	}
-	return json.Marshal(o)
-}
-
-// sendTable writes an event with an object as a Table of one row. Only the first Table of a watch has columns.
-func (l *watchSession) sendTable(kind string, o object.Object) error {
-	t := l.server.tableOf(l.request)
-	if l.described {
-		t.ColumnDefinitions = nil
-	}
-	l.described = true
-	t.Metadata.ResourceVersion = o.GetMeta().ResourceVersion
-	t.Rows = []table.Row{l.server.row(l.request.form, o)}
-	return l.stream.event(kind, t)
+	return document
 }
 
 // bookmark sends a BOOKMARK event with the revision up to which all events were sent. If initial is set, it also marks the end of the initial events.
@@ -390,11 +367,8 @@ func (l *watchSession) bookmark(initial bool) error {
 	if initial {
 		meta.Annotations = map[string]string{initialEventsEnd: "true"}
 	}
-	switch l.request.form.shape {
-	case tabular:
-		return l.sendTable(bookmarked, o)
-	case metadata:
-		return l.stream.event(bookmarked, metadataOf(l.request.form, o))
+	if l.request.form.shape != whole {
+		return l.stream.event(bookmarked, l.document(o))
 	}
 	// Only what identifies the kind, and the metadata: empty specs would be noise.
 	return l.stream.event(bookmarked, table.Metadata{TypeMeta: *o.GetTypeMeta(), Metadata: *meta})

@@ -10,7 +10,7 @@
 // time have the same table. The package computes only: the caller passes the time, and
 // may write rows one by one.
 //
-//	t := table.New(k, meta)
-//	t.Rows = append(t.Rows, table.RowOf(service, table.IncludeMetadata, now))
+//	t := table.New(k, "meta.k8s.io/v1", meta)
+//	t.Rows = append(t.Rows, table.RowOf(service, table.IncludeMetadata, t.APIVersion, now))
 //	json.NewEncoder(w).Encode(t)
 package table

@@ -12,9 +12,6 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// APIVersion is the apiVersion of the types in this package.
-const APIVersion = "meta.k8s.io/v1"
-
 // The kinds of the types in this package.
 const (
 	KindTable        = "Table"
@@ -35,7 +32,7 @@ type Table struct {
 	APIVersion        string   `json:"apiVersion"`
 	Metadata          ListMeta `json:"metadata"`
 	ColumnDefinitions []Column `json:"columnDefinitions"`
-	Rows              []Row    `json:"rows"`
+	Rows              []Row    `json:"rows,omitempty"`
 }
 
 // Column is meta/v1 TableColumnDefinition.
@@ -81,17 +78,17 @@ func ParseInclude(s string) (Include, error) {
 	return "", fmt.Errorf("unrecognized includeObject value: %q", s)
 }
 
-// New returns an empty table for objects of a kind.
-func New(k kind.Kind, meta ListMeta) *Table {
-	return &Table{Kind: KindTable, APIVersion: APIVersion, Metadata: meta, ColumnDefinitions: Columns(k), Rows: []Row{}}
+// New returns an empty table for objects of a kind. apiVersion is that of the table: meta.k8s.io/v1 or v1beta1.
+func New(k kind.Kind, apiVersion string, meta ListMeta) *Table {
+	return &Table{Kind: KindTable, APIVersion: apiVersion, Metadata: meta, ColumnDefinitions: Columns(k)}
 }
 
-// RowOf returns the row of an object.
-func RowOf(o object.Object, include Include, now time.Time) Row {
+// RowOf returns the row of an object in a table with an apiVersion.
+func RowOf(o object.Object, include Include, apiVersion string, now time.Time) Row {
 	row := Row{Cells: cells(o, now)}
 	switch include {
 	case IncludeMetadata:
-		row.Object = MetadataOf(o)
+		row.Object = MetadataOf(o, apiVersion)
 	case IncludeObject:
 		row.Object = o
 	}
@@ -99,8 +96,8 @@ func RowOf(o object.Object, include Include, now time.Time) Row {
 }
 
 // MetadataOf returns the metadata of an object as a PartialObjectMetadata.
-func MetadataOf(o object.Object) Metadata {
-	return Metadata{TypeMeta: object.TypeMeta{Kind: KindMetadata, APIVersion: APIVersion}, Metadata: *o.GetMeta()}
+func MetadataOf(o object.Object, apiVersion string) Metadata {
+	return Metadata{TypeMeta: object.TypeMeta{Kind: KindMetadata, APIVersion: apiVersion}, Metadata: *o.GetMeta()}
 }
 
 // columns maps each kind to its columns, in the form "NAME = FIELD"; the documentation of FIELD describes the column. A * before the name marks a

@@ -99,7 +99,7 @@ func TestCells(t *testing.T) {
 		{"networking.k8s.io/v1", "IPAddress", `{}`, "web|<none>"},
 	} {
 		var cells []string
-		for _, cell := range RowOf(objectOf(t, test.apiVersion, test.kind, test.body), IncludeNone, now).Cells {
+		for _, cell := range RowOf(objectOf(t, test.apiVersion, test.kind, test.body), IncludeNone, "", now).Cells {
 			cells = append(cells, fmt.Sprint(cell))
 		}
 		if got := strings.Join(cells, "|"); got != test.want {
@@ -112,7 +112,7 @@ func TestCells(t *testing.T) {
 func TestColumnsFitCells(t *testing.T) {
 	for _, k := range kind.All() {
 		columns := Columns(k)
-		if cells := RowOf(k.New(), IncludeNone, now).Cells; len(cells) != len(columns) {
+		if cells := RowOf(k.New(), IncludeNone, "", now).Cells; len(cells) != len(columns) {
 			t.Errorf("%s has %d cells and %d columns", k.Name, len(cells), len(columns))
 		}
 		for _, c := range columns {
@@ -126,9 +126,9 @@ func TestColumnsFitCells(t *testing.T) {
 func TestTableOfServices(t *testing.T) {
 	k, _ := kind.ByName("v1", "Service")
 	service := objectOf(t, "v1", "Service", `{"spec":{"type":"ClusterIP"}}`)
-	table := New(k, ListMeta{ResourceVersion: "7", Continue: "c"})
+	table := New(k, "meta.k8s.io/v1", ListMeta{ResourceVersion: "7", Continue: "c"})
 	for _, include := range []Include{IncludeNone, IncludeMetadata, IncludeObject} {
-		table.Rows = append(table.Rows, RowOf(service, include, now))
+		table.Rows = append(table.Rows, RowOf(service, include, "meta.k8s.io/v1", now))
 	}
 	for i := range table.ColumnDefinitions {
 		table.ColumnDefinitions[i].Description = "-"
