@@ -186,10 +186,7 @@ func (s *session) say(message []byte) error {
 func (s *session) sendChanges(changes map[netip.Prefix]*Attributes) error {
 	announce, withdraw := map[netip.Prefix]*Attributes{}, map[netip.Prefix]*Attributes{}
 	for prefix, a := range changes {
-		ipv6 := prefix.Addr().Is6()
-		delete(s.withheld[ipv6], prefix)
-		if a != nil && s.cannot(ipv6) != "" {
-			s.withheld[ipv6][prefix] = struct{}{}
+		if a != nil && s.cannot(prefix.Addr().Is6()) != "" {
 			continue
 		}
 		switch old, had := s.sent[prefix]; {
@@ -256,19 +253,9 @@ func (s *session) sayAll(messages [][]byte) error {
 	return nil
 }
 
-// account publishes how many routes were sent to the peer, and how many it cannot get.
+// account publishes how many routes were sent to the peer.
 func (s *session) account() {
-	reason := ""
-	for _, ipv6 := range []bool{false, true} {
-		if len(s.withheld[ipv6]) > 0 {
-			reason = s.cannot(ipv6)
-			break
-		}
-	}
-	s.speaker.publish(func(st *State) {
-		st.Routes, st.Withheld, st.WithheldBecause = len(s.sent), len(s.withheld[false])+len(s.withheld[true]), reason
-		st.Pending = len(s.speaker.routes.dirty) > 0
-	})
+	s.speaker.publish(func(st *State) { st.Routes, st.Pending = len(s.sent), len(s.speaker.routes.dirty) > 0 })
 	s.speaker.changed()
 }
 

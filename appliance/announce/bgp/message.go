@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"time"
@@ -475,23 +476,11 @@ func normal(p netip.Prefix) netip.Prefix {
 
 // set replaces all routes of the rib.
 func (r *rib) set(routes map[netip.Prefix]*Attributes) {
-	wanted := make(map[netip.Prefix]*Attributes, len(routes))
-	for prefix, a := range routes {
-		if prefix = normal(prefix); prefix.IsValid() {
-			wanted[prefix] = cmp.Or(a, plain)
-		}
+	gone := maps.Clone(r.wanted)
+	for prefix := range routes {
+		delete(gone, normal(prefix))
 	}
-	for prefix := range r.wanted {
-		if _, still := wanted[prefix]; !still {
-			r.dirty[prefix] = struct{}{}
-		}
-	}
-	for prefix, a := range wanted {
-		if old, had := r.wanted[prefix]; !had || !old.equal(a) {
-			r.dirty[prefix] = struct{}{}
-		}
-	}
-	r.wanted = wanted
+	r.update(routes, slices.Collect(maps.Keys(gone)))
 }
 
 // update adds or changes the routes in announce, and removes those in withdraw.

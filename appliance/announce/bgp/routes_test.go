@@ -14,8 +14,8 @@ import (
 	"github.com/osrg/gobgp/v4/pkg/packet/bgp"
 )
 
-// TestWithheld: routes that a session cannot carry are counted, with the reason.
-func TestWithheld(t *testing.T) {
+// Routes that a session cannot carry are not sent, and the state has the reason.
+func TestCannot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := speaker(t, nil)
 		_ = s.Set(routes("203.0.113.1/32", "2001:db8:1::1/128"))
@@ -36,12 +36,7 @@ func TestWithheld(t *testing.T) {
 		}()
 		defer run(s)()
 		time.Sleep(second)
-		if st := s.State(); st.Routes != 1 || st.Withheld != 1 || !strings.Contains(st.WithheldBecause, "no IPv6 next hop") {
-			t.Errorf("state %+v", st)
-		}
-		_ = s.Update(nil, []netip.Prefix{netip.MustParsePrefix("2001:db8:1::1/128")})
-		synctest.Wait()
-		if st := s.State(); st.Withheld != 0 || st.WithheldBecause != "" {
+		if st := s.State(); st.Routes != 1 || st.CannotIPv4 != "" || !strings.Contains(st.CannotIPv6, "no IPv6 next hop") {
 			t.Errorf("state %+v", st)
 		}
 	})

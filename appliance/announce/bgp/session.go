@@ -37,14 +37,12 @@ type session struct {
 	in      *bufio.Reader
 	log     *slog.Logger
 
-	agreed agreement
-	path   path
-	sent   map[netip.Prefix]*Attributes
-	// withheld holds the routes that this session cannot carry (see cannot), by family: true is IPv6.
-	withheld map[bool]map[netip.Prefix]struct{}
-	refresh  chan bool  // families that the peer requested by ROUTE-REFRESH: true is IPv6
-	ended    chan error // why the session must end, unless ctx ends it
-	writes   writing
+	agreed  agreement
+	path    path
+	sent    map[netip.Prefix]*Attributes
+	refresh chan bool  // families that the peer requested by ROUTE-REFRESH: true is IPv6
+	ended   chan error // why the session must end, unless ctx ends it
+	writes  writing
 }
 
 // writing bounds the time for which one message of a session may be written.
@@ -67,7 +65,7 @@ type agreement struct {
 func (s *Speaker) session(l link) *session {
 	return &session{
 		speaker: s, link: l, in: bufio.NewReaderSize(l, 16<<10), log: s.log,
-		sent: map[netip.Prefix]*Attributes{}, withheld: map[bool]map[netip.Prefix]struct{}{false: {}, true: {}},
+		sent:    map[netip.Prefix]*Attributes{},
 		refresh: make(chan bool, 2), ended: make(chan error, 1),
 	}
 }

@@ -39,10 +39,8 @@ type State struct {
 	// while it is established.
 	Local, Remote netip.AddrPort
 	Agreed        Agreed
-	// Routes counts the routes that were sent to the peer and not withdrawn; Withheld counts those
-	// that cannot be sent in this session, for the reason WithheldBecause.
-	Routes, Withheld int
-	WithheldBecause  string
+	// Routes counts the routes that were sent to the peer and not withdrawn.
+	Routes int
 	// CannotIPv4 and CannotIPv6 are the reasons why no route of a family can be sent in this session, "" if they can.
 	CannotIPv4, CannotIPv6 string
 	// Pending reports whether there are changes that were not sent yet.
