@@ -26,24 +26,50 @@ import (
 // reloadInterval is the time between checks of the files for a new certificate.
 const reloadInterval = 10 * time.Second
 
+// reloader reads files again, at most once in an interval. It logs an error once, until it changes.
+type reloader struct {
+	interval time.Duration
+	load     func() error
+	refusal  string // logged with an error
+	log      *slog.Logger
+	now      func() time.Time
+
+	mu      sync.Mutex
+	looked  time.Time
+	refused error // why the present content of the files is not used
+}
+
+// reload calls load if the interval is over. Its caller holds mu.
+func (r *reloader) reload() {
+	now := r.now()
+	if now.Sub(r.looked) < r.interval {
+		return
+	}
+	r.looked = now
+	err := r.load()
+	if err != nil && (r.refused == nil || r.refused.Error() != err.Error()) {
+		r.log.Warn(r.refusal, "err", err)
+	}
+	r.refused = err
+}
+
+func newReloader(interval time.Duration, load func() error, refusal string, log *slog.Logger) reloader {
+	return reloader{interval: interval, load: load, refusal: refusal, log: log, now: time.Now, looked: time.Now()}
+}
+
 // Files provides the operator's certificate to a TLS listener, and reloads it when the
 // files are replaced. It is safe for concurrent use.
 type Files struct {
 	certPath, keyPath string
-	log               *slog.Logger
-	now               func() time.Time
-
-	mu       sync.Mutex
-	cert     *tls.Certificate
-	looked   time.Time
-	modified [2]time.Time // modification times of both files when cert was read
-	refused  error        // why the present content of the files is not used
+	reloader
+	cert *tls.Certificate
+	text [2][]byte // of both files when cert was read
 }
 
 // OpenFiles reads a certificate with its chain of issuers from certPath, and its private key from keyPath, both in PEM.
 func OpenFiles(certPath, keyPath string, log *slog.Logger) (*Files, error) {
-	f := &Files{certPath: certPath, keyPath: keyPath, log: log, now: time.Now}
-	f.looked, f.modified = f.now(), f.times()
+	f := &Files{certPath: certPath, keyPath: keyPath}
+	f.reloader = newReloader(reloadInterval, f.load, "the new certificate of the API is not used", log)
 	if err := f.load(); err != nil {
 		return nil, err
 	}
@@ -53,11 +79,16 @@ func OpenFiles(certPath, keyPath string, log *slog.Logger) (*Files, error) {
 	return f, nil
 }
 
+// load reads the files if they have changed since the last load. If that fails, as between the two files of a renewal, which do not fit, the old
+// certificate stays in use.
 func (f *Files) load() error {
 	certificate, err := readPEM(f.certPath)
 	var key []byte
 	if err == nil {
 		key, err = readPEM(f.keyPath)
+	}
+	if err == nil && bytes.Equal(certificate, f.text[0]) && bytes.Equal(key, f.text[1]) {
+		return nil
 	}
 	var cert tls.Certificate
 	if err == nil {
@@ -71,7 +102,10 @@ func (f *Files) load() error {
 			return fmt.Errorf("read the certificate %s: %w", f.certPath, err)
 		}
 	}
-	f.cert = &cert
+	if f.cert != nil {
+		f.log.Info("the API has a new certificate", "file", f.certPath, "expires", cert.Leaf.NotAfter)
+	}
+	f.cert, f.text = &cert, [2][]byte{certificate, key}
 	return nil
 }
 
@@ -94,16 +128,6 @@ func readPEM(path string) ([]byte, error) {
 		return nil, fmt.Errorf("%s has %d bytes, more than the limit of %d", path, info.Size(), maxPEM)
 	}
 	return io.ReadAll(io.LimitReader(f, maxPEM))
-}
-
-// times returns the modification times of the files; zero for a missing one.
-func (f *Files) times() (at [2]time.Time) {
-	for i, path := range []string{f.certPath, f.keyPath} {
-		if info, err := os.Stat(path); err == nil {
-			at[i] = info.ModTime()
-		}
-	}
-	return at
 }
 
 // Certificate implements tls.Config.GetCertificate. If a new certificate cannot be read,
@@ -129,30 +153,6 @@ func (f *Files) Validity() Validity {
 	defer f.mu.Unlock()
 	f.reload()
 	return Validity{File: f.certPath, Begins: f.cert.Leaf.NotBefore, Expires: f.cert.Leaf.NotAfter, Refused: f.refused}
-}
-
-// reload loads the certificate again if reloadInterval is over and a file was modified. If that fails, the old certificate stays in use.
-func (f *Files) reload() {
-	now := f.now()
-	if now.Sub(f.looked) < reloadInterval {
-		return
-	}
-	f.looked = now
-	at := f.times()
-	if at == f.modified {
-		f.refused = nil // it was put back
-		return
-	}
-	if err := f.load(); err != nil {
-		// Between the two files of a renewal they do not fit: the next look may find better.
-		if f.refused == nil || f.refused.Error() != err.Error() {
-			f.log.Warn("the new certificate of the API is not used", "err", err)
-		}
-		f.refused = err
-		return
-	}
-	f.modified, f.refused = at, nil
-	f.log.Info("the API has a new certificate", "file", f.certPath, "expires", f.cert.Leaf.NotAfter)
 }
 
 // Peer identifies the process at the other end of a unix socket, as of when it connected
@@ -266,15 +266,10 @@ const GroupBoxes = "svcctl:boxes"
 // uses the file reads it again if leavesInterval is over. Leaves is safe for concurrent use.
 type Leaves struct {
 	path string
-	log  *slog.Logger
-	now  func() time.Time
-
-	mu      sync.Mutex
-	looked  time.Time
+	reloader
 	text    []byte
 	pool    *x509.CertPool
 	revoked map[string]bool // revoked certificates, keyed by raw issuer followed by serial number
-	refused error           // why the present content of the file is not used
 }
 
 // leavesInterval is the minimum time between checks of the file for changes.
@@ -282,17 +277,21 @@ const leavesInterval = 2 * time.Second
 
 // OpenLeaves reads the certificates and revocation lists of the CA from a PEM file.
 func OpenLeaves(path string, log *slog.Logger) (*Leaves, error) {
-	l := &Leaves{path: path, log: log, now: time.Now}
-	l.looked = l.now()
+	l := &Leaves{path: path}
+	l.reloader = newReloader(leavesInterval, l.load, "the new CA of leaves is not used", log)
 	if err := l.load(); err != nil {
 		return nil, fmt.Errorf("read the CA of leaves: %w", err)
 	}
 	return l, nil
 }
 
-// load reads the file if it has changed since the last load.
+// load reads the file if it has changed since the last load. A file with errors leaves the last good content in use; a file that was removed
+// revokes all certificates.
 func (l *Leaves) load() error {
 	text, err := readPEM(l.path)
+	if errors.Is(err, os.ErrNotExist) {
+		l.text, l.pool, l.revoked = nil, x509.NewCertPool(), nil
+	}
 	if err != nil || l.pool != nil && bytes.Equal(text, l.text) {
 		return err
 	}
@@ -349,24 +348,6 @@ func parseLeaves(text []byte) (*x509.CertPool, map[string]bool, error) {
 		}
 	}
 	return pool, revoked, nil
-}
-
-// reload reads the file again if leavesInterval is over. A file with errors leaves the last good content in use; a file that was removed
-// revokes all certificates.
-func (l *Leaves) reload() {
-	now := l.now()
-	if now.Sub(l.looked) < leavesInterval {
-		return
-	}
-	l.looked = now
-	err := l.load()
-	if errors.Is(err, os.ErrNotExist) {
-		l.text, l.pool, l.revoked = nil, x509.NewCertPool(), nil
-	}
-	if err != nil && (l.refused == nil || l.refused.Error() != err.Error()) {
-		l.log.Warn("the new CA of leaves is not used", "err", err)
-	}
-	l.refused = err
 }
 
 // CAs returns the certificates of the CA, which a TLS server sends so that clients can choose a certificate.
