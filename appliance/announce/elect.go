@@ -21,6 +21,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"svcctl.io/svcctl/api/wire"
+	"svcctl.io/svcctl/appliance/announce/neighbor"
 	"svcctl.io/svcctl/appliance/announce/vrrp"
 	"svcctl.io/svcctl/appliance/node"
 	"svcctl.io/svcctl/appliance/task"
@@ -426,7 +427,7 @@ func (e *election) open(ctx context.Context, l node.Link) error {
 	}
 	h.conn = conn
 	if h.raw, err = conn.SyscallConn(); err == nil {
-		err = joinGroup(h.raw, l.Index, groupMAC(group))
+		err = joinGroup(h.raw, l.Index, neighbor.GroupMAC(group))
 	}
 	if err != nil {
 		_ = conn.Close()
@@ -463,15 +464,6 @@ func joinGroup(raw syscall.RawConn, index int, mac net.HardwareAddr) error {
 		failed = unix.SetsockoptPacketMreq(int(fd), unix.SOL_PACKET, unix.PACKET_ADD_MEMBERSHIP, &request)
 	})
 	return errors.Join(err, failed)
-}
-
-// groupMAC returns the Ethernet address of a multicast group (RFC 1112, RFC 2464).
-func groupMAC(group netip.Addr) net.HardwareAddr {
-	b := group.AsSlice()
-	if group.Is4() {
-		return net.HardwareAddr{0x01, 0x00, 0x5e, b[1] & 0x7f, b[2], b[3]}
-	}
-	return net.HardwareAddr{0x33, 0x33, b[12], b[13], b[14], b[15]}
 }
 
 // listen processes adverts of a link when they arrive, until the socket is closed.
@@ -575,7 +567,7 @@ func advert(h *heartbeat, a vrrp.Advert) []byte {
 		a.Destination, ether = vrrp.Group6, unix.ETH_P_IPV6
 	}
 	payload := a.Marshal()
-	f := slices.Concat(groupMAC(a.Destination), h.link.MAC, binary.BigEndian.AppendUint16(nil, ether))
+	f := slices.Concat(neighbor.GroupMAC(a.Destination), h.link.MAC, binary.BigEndian.AppendUint16(nil, ether))
 	if h.own.Is6() {
 		f = append(f, 0x60, 0, 0, 0, byte(len(payload)>>8), byte(len(payload)), vrrp.Protocol, vrrp.HopLimit)
 		return slices.Concat(f, a.Source.AsSlice(), a.Destination.AsSlice(), payload)

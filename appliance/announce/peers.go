@@ -7,7 +7,7 @@ import (
 	"net/netip"
 	"reflect"
 	"slices"
-	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -453,8 +453,7 @@ type peering struct {
 	state   bgp.State
 	summary summary
 
-	mu      sync.Mutex
-	watched watched
+	watched atomic.Value // a watched
 }
 
 // peeringOf returns the session for a peer that an object defines; it is not started.
@@ -497,9 +496,8 @@ type summary struct {
 type watched struct{ phase, problem string }
 
 func (p *peering) bfdState() watched {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.watched
+	w, _ := p.watched.Load().(watched)
+	return w
 }
 
 // watch runs BFD for the BGP session, and resets the BGP session when BFD loses the peer. BFD starts when the BGP session is first
@@ -529,9 +527,7 @@ func (p *peering) watch(ctx context.Context) {
 			if g.lost(now, state) {
 				p.speaker.Reset("BFD lost the peer: " + state.Diagnostic.String())
 			}
-			p.mu.Lock()
-			p.watched = watched{state.Phase.String(), state.Problem}
-			p.mu.Unlock()
+			p.watched.Store(watched{state.Phase.String(), state.Problem})
 		}
 		task.Wake(p.changed)
 	}
@@ -544,9 +540,7 @@ func (p *peering) runBFD(ctx context.Context, local, remote netip.Addr) (session
 	session, err := p.hub.Session(cfg, func() { task.Wake(p.updated) })
 	if err != nil {
 		p.log.Error("BFD does not watch a peer", "peer", p.Name, "err", err)
-		p.mu.Lock()
-		p.watched = watched{problem: err.Error()}
-		p.mu.Unlock()
+		p.watched.Store(watched{problem: err.Error()})
 		return nil, func() {}
 	}
 	ctx, cancel := context.WithCancel(ctx)

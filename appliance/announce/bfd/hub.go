@@ -286,7 +286,7 @@ type Machine struct {
 	passive bool
 	mine    uint32
 	jitter  func() float64 // returns a random number from 0 to 1
-	admin   bool           // SetAdmin has taken the session down
+	admin   bool           // TakeDown has taken the session down
 
 	phase      Phase
 	diagnostic Diagnostic
@@ -379,16 +379,11 @@ func (m *Machine) enter(p Phase, d Diagnostic, now time.Time) {
 	}
 }
 
-// SetAdmin(true) takes the session down administratively (AdminDown), SetAdmin(false) lets it come up again.
-func (m *Machine) SetAdmin(down bool, now time.Time) {
-	if m.admin == down {
-		return
-	}
-	m.admin = down
-	if down {
+// TakeDown takes the session down administratively (AdminDown), for good.
+func (m *Machine) TakeDown(now time.Time) {
+	if !m.admin {
+		m.admin = true
 		m.enter(AdminDown, AdministratorWas, now)
-	} else {
-		m.enter(Down, NoDiagnostic, now)
 	}
 }
 

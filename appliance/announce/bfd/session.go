@@ -146,7 +146,7 @@ func (s *Session) Run(ctx context.Context) {
 		if err == nil {
 			// The packets that are due are sent, and silence is detected, until ctx ends.
 			task.Repeat(ctx, s.kick, func() time.Time { return s.step(l) })
-			s.advance(func(now time.Time) { s.machine.SetAdmin(true, now) })
+			s.advance(func(now time.Time) { s.machine.TakeDown(now) })
 			_ = out.Close()
 			s.hub.close(l)
 			return

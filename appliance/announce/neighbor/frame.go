@@ -211,10 +211,13 @@ func groupOf(a netip.Addr) netip.Addr {
 	return netip.AddrFrom16([16]byte{0xff, 0x02, 11: 0x01, 12: 0xff, 13: b[13], 14: b[14], 15: b[15]})
 }
 
-// groupMAC returns the Ethernet address of an IPv6 multicast group (RFC 2464, section 7).
-func groupMAC(group netip.Addr) MAC {
+// GroupMAC returns the Ethernet address of a multicast group (RFC 1112, section 6.4; RFC 2464, section 7).
+func GroupMAC(group netip.Addr) net.HardwareAddr {
 	b := group.As16()
-	return MAC{0x33, 0x33, b[12], b[13], b[14], b[15]}
+	if group.Is4() {
+		return net.HardwareAddr{0x01, 0x00, 0x5e, b[13] & 0x7f, b[14], b[15]}
+	}
+	return net.HardwareAddr{0x33, 0x33, b[12], b[13], b[14], b[15]}
 }
 
 // probe returns the frame that asks whether another host has address a, which this box (MAC address own) does not use yet (RFC 5227,
@@ -223,7 +226,7 @@ func probe(own MAC, a netip.Addr) []byte {
 	if a.Is4() {
 		return arp(arpRequest, broadcast, own, netip.IPv4Unspecified(), MAC{}, a)
 	}
-	return ndp(solicitation, 0, 0, groupMAC(groupOf(a)), own, netip.IPv6Unspecified(), groupOf(a), a)
+	return ndp(solicitation, 0, 0, MAC(GroupMAC(groupOf(a))), own, netip.IPv6Unspecified(), groupOf(a), a)
 }
 
 // announcements returns the frames that announce an address. For IPv4 they are an ARP request and a reply, because some hosts learn from
@@ -235,7 +238,7 @@ func announcements(own MAC, a netip.Addr) [][]byte {
 			arp(arpReply, broadcast, own, a, broadcast, a),
 		}
 	}
-	return [][]byte{ndp(advertisement, flagOverride, optTarget, groupMAC(allNodes), own, a, allNodes, a)}
+	return [][]byte{ndp(advertisement, flagOverride, optTarget, MAC(GroupMAC(allNodes)), own, a, allNodes, a)}
 }
 
 // answer returns the reply to a query for an address of this box. The reply to a probe goes to all nodes, as its sender has no address (RFC
@@ -251,5 +254,5 @@ func answer(own MAC, m message) []byte {
 	case m.from.IsValid():
 		return ndp(advertisement, flagSolicited|flagOverride, optTarget, m.reply, own, m.asks, m.from, m.asks)
 	}
-	return ndp(advertisement, flagOverride, optTarget, groupMAC(allNodes), own, m.asks, allNodes, m.asks)
+	return ndp(advertisement, flagOverride, optTarget, MAC(GroupMAC(allNodes)), own, m.asks, allNodes, m.asks)
 }

@@ -64,7 +64,7 @@ func ask(a netip.Addr) []byte {
 	if a.Is4() {
 		return arp(arpRequest, broadcast, client, hosts[false], MAC{}, a)
 	}
-	return ndp(solicitation, 0, optSource, groupMAC(groupOf(a)), client, hosts[true], groupOf(a), a)
+	return ndp(solicitation, 0, optSource, MAC(GroupMAC(groupOf(a))), client, hosts[true], groupOf(a), a)
 }
 
 func claim(a netip.Addr) []byte { return announcements(rival, a)[0] }
