@@ -27,34 +27,41 @@ type Keeper struct {
 	now  func() time.Time
 
 	mu    sync.Mutex
-	pairs map[string]*keptPair
-	cas   map[string]*keptAuthority
+	pairs map[string]*kept[Pair]
+	cas   map[string]*kept[Authority]
 }
 
-// keptPair is the last usable certificate of a Secret, and the result of parsing the Secret's present version.
-type keptPair struct {
+// kept is the last usable certificate or CA of a Secret, and the result of parsing the Secret's present version.
+type kept[T any] struct {
 	version string
-	newest  *Pair // certificate of the present version; nil if that has no usable one
+	newest  *T    // that of the present version; nil if it has no usable one
 	wrong   error // reason why newest is nil
-	good    *Pair // certificate in use; nil if there was no usable one so far
+	good    *T    // the one in use; nil if there was no usable one so far
 }
 
-// keptAuthority is the last usable CA of a Secret, and the error of parsing the Secret's present version.
-type keptAuthority struct {
-	version string
-	wrong   error
-	good    *Authority
+// present returns the entry of a Secret in all, which it makes if there is none, with the result of parsing the Secret's present version. command is the
+// rest of the kubectl command that creates the Secret, with %s for the name.
+func present[T any](k *Keeper, all map[string]*kept[T], secret, command string, parse func(map[string][]byte) (*T, error)) *kept[T] {
+	one := all[secret]
+	if one == nil {
+		one = &kept[T]{}
+		all[secret] = one
+	}
+	switch data, version, ok := k.read(secret); {
+	case !ok:
+		namespace, name, _ := strings.Cut(secret, "/")
+		one.newest, one.version = nil, ""
+		one.wrong = fmt.Errorf("it is not there: make it with `kubectl create secret %s` in namespace %s", fmt.Sprintf(command, name), namespace)
+	case version != one.version:
+		one.newest, one.wrong = parse(data)
+		one.version = version
+	}
+	return one
 }
 
 // NewKeeper returns an empty Keeper that reads Secrets with read.
 func NewKeeper(read Read) *Keeper {
-	return &Keeper{read: read, now: time.Now, pairs: map[string]*keptPair{}, cas: map[string]*keptAuthority{}}
-}
-
-// absent returns the error for a missing Secret. how is the rest of the kubectl command that creates it, with %s for the name.
-func absent(secret string, how string) error {
-	namespace, name, _ := strings.Cut(secret, "/")
-	return fmt.Errorf("it is not there: make it with `kubectl create secret %s` in namespace %s", fmt.Sprintf(how, name), namespace)
+	return &Keeper{read: read, now: time.Now, pairs: map[string]*kept[Pair]{}, cas: map[string]*kept[Authority]{}}
 }
 
 // Pair returns the certificate to use for a Secret, nil if there was no usable one so far. wrong is the problem of the Secret's present version. soon
@@ -62,35 +69,16 @@ func absent(secret string, how string) error {
 func (k *Keeper) Pair(secret string) (p *Pair, wrong, soon string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	kept := k.pairs[secret]
-	if kept == nil {
-		kept = &keptPair{}
-		k.pairs[secret] = kept
+	kept := present(k, k.pairs, secret, "tls %s --cert=FILE --key=FILE", func(data map[string][]byte) (*Pair, error) { return ParsePair(secret, data) })
+	if kept.newest.same(kept.good) {
+		kept.newest = kept.good // so that clients can resume their TLS sessions
 	}
-	switch data, version, ok := k.read(secret); {
-	case !ok:
-		kept.newest, kept.version = nil, ""
-		kept.wrong = absent(secret, "tls %s --cert=FILE --key=FILE")
-	case version != kept.version:
-		kept.load(secret, data)
-		kept.version = version
-	}
-	return kept.choose(k.now())
-}
-
-// load parses the present data of a Secret. If the certificate has not changed, it keeps the previous Pair, so that clients can resume their TLS
-// sessions.
-func (kept *keptPair) load(secret string, data map[string][]byte) {
-	var newest *Pair
-	if newest, kept.wrong = ParsePair(secret, data); newest.same(kept.good) {
-		newest = kept.good
-	}
-	kept.newest = newest
+	return choose(kept, k.now())
 }
 
 // choose selects the certificate to use. It keeps the one in use if the Secret's present version has no usable one, or if the Secret's certificate is
 // not valid now while the one in use has not expired. Otherwise it selects the Secret's certificate. Its results are those of Keeper.Pair.
-func (kept *keptPair) choose(now time.Time) (p *Pair, wrong, soon string) {
+func choose(kept *kept[Pair], now time.Time) (p *Pair, wrong, soon string) {
 	staying := ""
 	if kept.good != nil && now.Before(kept.good.Leaf().NotAfter) {
 		staying = fmt.Sprintf("; the certificate before (%s) stays in use", kept.good)
@@ -100,7 +88,7 @@ func (kept *keptPair) choose(now time.Time) (p *Pair, wrong, soon string) {
 	case newest == nil && kept.good != nil && staying == "":
 		return kept.good, fmt.Sprintf("%v; the certificate before (%s), which has expired, stays in use", kept.wrong, kept.good), ""
 	case newest == nil:
-		return kept.good, kept.wrong.Error() + staying, kept.ending(now)
+		return kept.good, kept.wrong.Error() + staying, ending(kept.good, now)
 	case staying != "" && newest != kept.good && !now.Before(newest.Leaf().NotAfter):
 		return kept.good, fmt.Sprintf("its certificate (%s) has expired: renew it%s", newest, staying), ""
 	case staying != "" && newest != kept.good && now.Before(newest.Leaf().NotBefore):
@@ -113,15 +101,15 @@ func (kept *keptPair) choose(now time.Time) (p *Pair, wrong, soon string) {
 	case now.Before(newest.Leaf().NotBefore):
 		return newest, fmt.Sprintf("its certificate does not begin before %s, and clients refuse it until then", stamp(newest.Leaf().NotBefore)), ""
 	}
-	return newest, "", kept.ending(now)
+	return newest, "", ending(newest, now)
 }
 
 // ending returns a warning if the certificate in use expires within warnBefore, and "" otherwise.
-func (kept *keptPair) ending(now time.Time) string {
-	if kept.good == nil || now.Before(kept.good.Leaf().NotAfter.Add(-warnBefore)) {
+func ending(used *Pair, now time.Time) string {
+	if used == nil || now.Before(used.Leaf().NotAfter.Add(-warnBefore)) {
 		return ""
 	}
-	return fmt.Sprintf("its certificate (%s) expires within %d days: renew it, which cuts no connection", kept.good, int(warnBefore/24/time.Hour))
+	return fmt.Sprintf("its certificate (%s) expires within %d days: renew it, which cuts no connection", used, int(warnBefore/24/time.Hour))
 }
 
 // Authority returns the CA to use for a Secret, nil if there was no usable one so far. wrong is the problem of the Secret's present version, "" if
@@ -129,28 +117,15 @@ func (kept *keptPair) ending(now time.Time) string {
 func (k *Keeper) Authority(secret string) (a *Authority, wrong string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	kept := k.cas[secret]
-	if kept == nil {
-		kept = &keptAuthority{}
-		k.cas[secret] = kept
-	}
-	switch data, version, ok := k.read(secret); {
-	case !ok:
-		kept.version, kept.wrong = "", absent(secret, "generic %s --from-file=ca.crt=FILE")
-	case version != kept.version:
-		var newest *Authority
-		if newest, kept.wrong = ParseAuthority(data); kept.wrong == nil {
-			kept.good = newest
-		}
-		kept.version = version
-	}
-	if kept.wrong == nil {
+	switch kept := present(k, k.cas, secret, "generic %s --from-file=ca.crt=FILE", ParseAuthority); {
+	case kept.newest != nil:
+		kept.good = kept.newest
 		return kept.good, ""
-	}
-	if kept.good != nil {
+	case kept.good != nil:
 		return kept.good, kept.wrong.Error() + "; the CA before stays in use"
+	default:
+		return nil, kept.wrong.Error()
 	}
-	return nil, kept.wrong.Error()
 }
 
 // InUse returns the certificate and the CA in use for a Secret, as of the last calls of Pair and Authority. Each is nil if there is none.
