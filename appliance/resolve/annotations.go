@@ -99,6 +99,20 @@ func (r *resolver) warnValue(key, reason, format string, args ...any) {
 	r.warn(r.ref, annotation.Field(key), reason, format, args...)
 }
 
+// parsed parses the value of the annotation key. ok is false if there is none or, after a warning with the consequence otherwise, if it is invalid.
+func parsed[T any](r *resolver, key string, parse func(string) (T, error), otherwise string) (value T, ok bool) {
+	text, given := r.Service.Metadata.Annotations[key]
+	if !given {
+		return value, false
+	}
+	value, err := parse(text)
+	if err != nil {
+		r.warn(r.ref, annotation.Field(key), reasonUnknownValue, "%v: %s", err, otherwise)
+		return *new(T), false
+	}
+	return value, true
+}
+
 // warnNoEffect adds a warning that the value of the annotation key is valid but has no effect on this Service.
 func (r *resolver) warnNoEffect(key, format string, args ...any) {
 	r.warn(r.ref, annotation.Field(key), reasonNoEffect, format, args...)
@@ -443,16 +457,10 @@ func parseIdle(text string, units bool) (time.Duration, bool) {
 // retryAfter returns the value of svcctl.io/retry-after: the time after which a client's repeated SYN goes to another endpoint if the first got no
 // answer. 0 means never.
 func (r *resolver) retryAfter(balance nft.Balance) time.Duration {
-	value, given := r.Service.Metadata.Annotations[object.AnnotationRetryAfter]
-	if !given {
-		return 0
-	}
 	field := annotation.Field(object.AnnotationRetryAfter)
-	after, err := object.ParseRetryAfter(value)
+	after, ok := parsed(r, object.AnnotationRetryAfter, object.ParseRetryAfter, "clients stay with an endpoint that does not answer")
 	switch {
-	case err != nil:
-		r.warn(r.ref, field, reasonUnknownValue, "%v: clients stay with an endpoint that does not answer", err)
-		return 0
+	case !ok:
 	case !slices.ContainsFunc(r.Service.Spec.Ports, func(p object.ServicePort) bool { return p.Protocol == object.ProtocolTCP }):
 		r.warn(r.ref, field, reasonNoEffect, "has no effect: the Service has no port of TCP")
 		return 0

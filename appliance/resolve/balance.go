@@ -82,18 +82,9 @@ func (r *resolver) readBalance() nft.Balance {
 
 // slowStart returns the value of svcctl.io/slow-start: the time over which the share of a new endpoint rises to its full weight. 0 means at once.
 func (r *resolver) slowStart(balance nft.Balance) time.Duration {
-	value, given := r.Service.Metadata.Annotations[object.AnnotationSlowStart]
-	if !given {
-		return 0
-	}
-	field := annotation.Field(object.AnnotationSlowStart)
-	over, err := object.ParseSlowStart(value)
-	switch {
-	case err != nil:
-		r.warn(r.ref, field, reasonUnknownValue, "%v: new endpoints get their whole share at once", err)
-		return 0
-	case balance == nft.DestinationHash:
-		r.warn(r.ref, field, reasonNoEffect, "has no effect with destination-hash, which has no weights")
+	over, ok := parsed(r, object.AnnotationSlowStart, object.ParseSlowStart, "new endpoints get their whole share at once")
+	if ok && balance == nft.DestinationHash {
+		r.warnNoEffect(object.AnnotationSlowStart, "has no effect with destination-hash, which has no weights")
 		return 0
 	}
 	return over
@@ -319,17 +310,9 @@ func (r *resolver) affinityOptions() map[nft.Family]nft.AffinityOptions {
 // readAdopt returns the value of svcctl.io/adopt: whether TCP connections continue when another box takes over. If they cannot, it returns false and
 // warns: the other box would choose another endpoint, or lacks the data of the connections.
 func (r *resolver) readAdopt(balance nft.Balance, idle bool) bool {
-	value, given := r.Service.Metadata.Annotations[object.AnnotationAdopt]
-	if !given {
-		return false
-	}
-	field := annotation.Field(object.AnnotationAdopt)
-	wanted, err := object.ParseBool(value)
-	why := ""
+	field, why := annotation.Field(object.AnnotationAdopt), ""
+	wanted, _ := parsed(r, object.AnnotationAdopt, object.ParseBool, "connections end with the box that they began at")
 	switch {
-	case err != nil:
-		r.warn(r.ref, field, reasonUnknownValue, "%v: connections end with the box that they began at", err)
-		return false
 	case !wanted:
 		return false
 	case !slices.ContainsFunc(r.Service.Spec.Ports, func(p object.ServicePort) bool { return p.Protocol == object.ProtocolTCP }):

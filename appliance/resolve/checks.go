@@ -550,7 +550,7 @@ func (r *resolver) probesOf(name string) []health.Probe {
 		r.probes.of, r.probes.refused = map[string][]health.Probe{}, map[health.Refusal][]string{}
 	}
 	var list []health.Probe
-	if !r.selects(pod) {
+	if selector := r.Service.Spec.Selector; len(selector) == 0 || !object.HasLabels(pod.Metadata.Labels, selector) {
 		r.out.Pods = append(r.out.Pods, name)
 	}
 	if pod.Probed() {
@@ -565,16 +565,6 @@ func (r *resolver) probesOf(name string) []health.Probe {
 	}
 	r.probes.of[name] = list
 	return list
-}
-
-// selects reports whether the selector of the Service matches a Pod.
-func (r *resolver) selects(pod *object.Pod) bool {
-	for name, value := range r.Service.Spec.Selector {
-		if have, has := pod.Metadata.Labels[name]; !has || have != value {
-			return false
-		}
-	}
-	return len(r.Service.Spec.Selector) > 0
 }
 
 // reportProbes adds a warning about readiness probes that cannot be used, one for all Pods with the same reason.

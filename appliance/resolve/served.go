@@ -271,14 +271,8 @@ type Dead struct {
 
 // readEject sets Output.Eject from the annotation svcctl.io/eject.
 func (r *resolver) readEject() {
-	value, given := r.Service.Metadata.Annotations[object.AnnotationEject]
-	if !given {
-		return
-	}
 	field := annotation.Field(object.AnnotationEject)
-	switch wanted, err := object.ParseBool(value); {
-	case err != nil:
-		r.warn(r.ref, field, reasonUnknownValue, "%v: no endpoint is taken out", err)
+	switch wanted, _ := parsed(r, object.AnnotationEject, object.ParseBool, "no endpoint is taken out"); {
 	case !wanted:
 	case r.Service.Headless():
 		r.warn(r.ref, field, reasonNoEffect, "has no effect: a headless Service is not load balanced, so no connection to it is seen; write svcctl.io/health-check")
