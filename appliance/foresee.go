@@ -403,14 +403,7 @@ func Plan(cfg config.Config, paths []string, stdin io.Reader, w io.Writer) (name
 		return nil, nil, err
 	}
 	names = slices.Sorted(maps.Keys(files))
-	objects, err := store.Open(engine.NewMemory(), cfg.Store())
-	if err != nil {
-		return names, nil, err
-	}
-	if _, err := objects.SyncFiles(manifest.FilesOf(files)); err != nil {
-		return names, nil, err
-	}
-	made, err := controllersOf(cfg, objects, control.NewEndpoints(cfg.EndpointsFacts(), objects))
+	objects, made, err := storeOf(cfg, files)
 	if err != nil {
 		return names, nil, err
 	}
@@ -436,6 +429,19 @@ func Plan(cfg config.Config, paths []string, stdin io.Reader, w io.Writer) (name
 		problems = append(problems, manifest.Problem{File: "--source-set", Reason: q.Reason, Message: q.Message})
 	}
 	return names, problems, nil
+}
+
+// storeOf returns a store in memory with the objects of files and those that the controllers make of them.
+func storeOf(cfg config.Config, files map[string]*manifest.File) (*store.Store, *controllers, error) {
+	objects, err := store.Open(engine.NewMemory(), cfg.Store())
+	if err != nil {
+		return nil, nil, err
+	}
+	if _, err := objects.SyncFiles(manifest.FilesOf(files)); err != nil {
+		return nil, nil, err
+	}
+	made, err := controllersOf(cfg, objects, control.NewEndpoints(cfg.EndpointsFacts(), objects))
+	return objects, made, err
 }
 
 // notes returns the notes of package annotation about the objects of files as problems. Clients of the API get them with responses.
@@ -491,14 +497,8 @@ func readManifests(paths []string, stdin io.Reader) (map[string]*manifest.File, 
 // returns the Services by "namespace/name", and the problems of the files.
 func Pin(cfg config.Config, files map[string]*manifest.File) (map[string]*object.Service, []manifest.Problem, error) {
 	cfg.Addresses.Allocate = config.AllocateAuto
-	objects, err := store.Open(engine.NewMemory(), cfg.Store())
+	objects, _, err := storeOf(cfg, files)
 	if err != nil {
-		return nil, nil, err
-	}
-	if _, err := objects.SyncFiles(manifest.FilesOf(files)); err != nil {
-		return nil, nil, err
-	}
-	if _, err := controllersOf(cfg, objects, control.NewEndpoints(cfg.EndpointsFacts(), objects)); err != nil {
 		return nil, nil, err
 	}
 	return maps.Collect(objects.Services()), objects.Problems(), nil

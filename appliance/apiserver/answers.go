@@ -93,7 +93,7 @@ func (a *answers) endpoints() []api.Endpoint {
 	}
 	if a.views.Trace != nil {
 		list = append(list, api.Stream(wire.Trace, func(r *http.Request, q wire.TraceQuery, each func(wire.TracedPacket) error) error {
-			return a.trace(r.Context(), q, func(p wire.TracedPacket) { _ = each(p) }) // an error ends the context
+			return a.Trace(r.Context(), q, func(p wire.TracedPacket) { _ = each(p) }) // an error ends the context
 		}))
 	}
 	return list
@@ -250,8 +250,8 @@ func (a *answers) kill(r *http.Request, q wire.KillQuery) (wire.Connection, erro
 	return *killed, nil
 }
 
-// trace calls each with the packets that a trace reports. It logs the trace with its user, unless q.Predict is set.
-func (a *answers) trace(ctx context.Context, q wire.TraceQuery, each func(wire.TracedPacket)) error {
+// Trace calls each with the packets that a trace reports. It logs the trace with its user, unless q.Predict is set.
+func (a *answers) Trace(ctx context.Context, q wire.TraceQuery, each func(wire.TracedPacket)) error {
 	if !q.Predict {
 		a.log.Info("a trace was asked for", "from", q.From, "to", q.To, "port", q.Port, "user", auth.From(ctx).Name)
 	}

@@ -2,7 +2,6 @@ package apiserver
 
 import (
 	"cmp"
-	"context"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -61,11 +60,6 @@ func (p *pages) Allocations() wire.Allocations {
 // Journal returns the newest changes of objects, at most limit.
 func (p *pages) Journal(limit int) ([]wire.JournalEntry, error) {
 	return p.journal(wire.JournalQuery{Limit: limit})
-}
-
-// Trace calls each for the packets that match, as the API's trace does.
-func (p *pages) Trace(ctx context.Context, q wire.TraceQuery, each func(wire.TracedPacket)) error {
-	return p.trace(ctx, q, each)
 }
 
 // explained returns the findings of `svcctl explain` for a Service.

@@ -101,7 +101,7 @@ func TestEndpointsGetOneHopLess(t *testing.T) {
 				t.Fatal(err)
 			}
 			go func() {
-				_ = newDatagrams().receive(raw, func(_ []byte, _ netip.AddrPort, hops int) { seen <- hops })
+				_ = receiveDatagram(raw, func(_ []byte, _ netip.AddrPort, hops int) { seen <- hops })
 			}()
 			from := freePort(t, addr)
 			r.set(Port{ID: "default/dns", Protocol: UDP, Listen: from, Endpoints: []netip.AddrPort{udp.LocalAddr().(*net.UDPAddr).AddrPort()}})

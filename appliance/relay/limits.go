@@ -286,15 +286,14 @@ func (c *logLimiter) due() (times int, is bool) {
 
 // shared is the state that all ports of a Relay have in common.
 type shared struct {
-	log       *slog.Logger
-	limits    limits
-	quotas    *quotas
-	overload  *overload
-	datagrams *datagrams
-	pump      *pump
-	open      *openCounts
-	lately    recentClients
-	http      *httpproxy.Proxy
+	log      *slog.Logger
+	limits   limits
+	quotas   *quotas
+	overload *overload
+	pump     *pump
+	open     *openCounts
+	lately   recentClients
+	http     *httpproxy.Proxy
 
 	failures
 	replacement
@@ -326,7 +325,7 @@ type lifetime struct {
 func newShared(log *slog.Logger, l limits) *shared {
 	ctx, end := context.WithCancelCause(context.Background())
 	return &shared{
-		log: log, limits: l, quotas: newQuotas(&l), datagrams: newDatagrams(), open: newOpenCounts(), http: httpproxy.New(log),
+		log: log, limits: l, quotas: newQuotas(&l), open: newOpenCounts(), http: httpproxy.New(log),
 		overload:    &overload{log: log, every: l.logInterval, changed: make(chan struct{}, 1), ports: map[Overloaded]*turnedAway{}},
 		pump:        &pump{buffers: sync.Pool{New: func() any { return new([chunk]byte) }}, pipes: make(chan *pipe, idlePipes), limit: l.pipes},
 		replacement: replacement{store: handover.NewStore(), leaving: leaving{ports: map[*balancer]*leavingPort{}}, draining: newDraining()},

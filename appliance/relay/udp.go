@@ -164,7 +164,7 @@ func (l *udpListener) conn() syscall.Conn { return l.socket }
 func (l *udpListener) receive() {
 	failed := logLimiter{every: l.shared.limits.logInterval}
 	for {
-		err := l.shared.datagrams.receive(l.raw, func(data []byte, client netip.AddrPort, hops int) {
+		err := receiveDatagram(l.raw, func(data []byte, client netip.AddrPort, hops int) {
 			if err := l.forward(data, client, hops); err != nil {
 				l.log.Debug("a datagram to a relayed port is dropped", "client", client, "err", err)
 			}
@@ -327,7 +327,7 @@ func (l *udpListener) reply(f *flow) {
 		if !l.wait(f) {
 			return
 		}
-		err := l.shared.datagrams.receive(f.raw, func(data []byte, _ netip.AddrPort, _ int) { l.answer(f, data) })
+		err := receiveDatagram(f.raw, func(data []byte, _ netip.AddrPort, _ int) { l.answer(f, data) })
 		if err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
 			return // the flow ended, or the endpoint refused a datagram
 		}
@@ -443,8 +443,8 @@ func (l *udpListener) endOldest(port *udpPort) (ended, waited bool) {
 // maxDatagram is the size of the receive buffer in bytes. It exceeds the length of any UDP datagram, which is a 16-bit number.
 const maxDatagram = 1 << 16
 
-// datagrams holds a pool of receive buffers of the type *datagram.
-type datagrams struct{ buffers sync.Pool }
+// datagrams has receive buffers of the type *datagram.
+var datagrams = sync.Pool{New: func() any { return new(datagram) }}
 
 // datagram is a buffer for one datagram and its control messages.
 type datagram struct {
@@ -452,17 +452,13 @@ type datagram struct {
 	control [64]byte
 }
 
-func newDatagrams() *datagrams {
-	return &datagrams{sync.Pool{New: func() any { return new(datagram) }}}
-}
-
-// receive waits for one datagram and calls use with it. use must not retain data. hops is the TTL or hop limit of the datagram, 0 if the kernel does
-// not provide it. receive takes a buffer only once a datagram has arrived, so that thousands of idle sockets need none.
-func (d *datagrams) receive(raw syscall.RawConn, use func(data []byte, from netip.AddrPort, hops int)) error {
+// receiveDatagram waits for one datagram and calls use with it. use must not retain data. hops is the TTL or hop limit of the datagram, 0 if the kernel does
+// not provide it. It takes a buffer only once a datagram has arrived, so that thousands of idle sockets need none.
+func receiveDatagram(raw syscall.RawConn, use func(data []byte, from netip.AddrPort, hops int)) error {
 	var result error
 	err := raw.Read(func(fd uintptr) (done bool) {
-		buf := d.buffers.Get().(*datagram)
-		defer d.buffers.Put(buf)
+		buf := datagrams.Get().(*datagram)
+		defer datagrams.Put(buf)
 		switch n, control, _, from, err := syscall.Recvmsg(int(fd), buf.data[:], buf.control[:], syscall.MSG_DONTWAIT); {
 		case err == syscall.EAGAIN:
 			return false
