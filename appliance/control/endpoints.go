@@ -209,11 +209,9 @@ func (b *Beside) Facts(facts *node.Facts) {
 	}
 	b.mu.Unlock()
 	if changed {
-		b.awake()
+		task.Wake(b.wake)
 	}
 }
-
-func (b *Beside) awake() { task.Wake(b.wake) }
 
 // Problems returns the problems that the endpoints controller found in its last run.
 func (b *Beside) Problems() []resolve.Problem {
@@ -310,7 +308,7 @@ func (e LoopEndpoints) Programmed(revision uint64, planned map[string][]resolve.
 	maps.Copy(e.planned, planned)
 	e.mu.Unlock()
 	if moved {
-		e.awake()
+		task.Wake(e.wake)
 	}
 	return false, nil
 }

@@ -124,11 +124,8 @@ func (r *Recorder) Record(about object.Ref, reason, message string, normal bool)
 		r.once = append(r.once, happening{object: about, reason: reason, message: message, normal: normal})
 	}
 	r.mu.Unlock()
-	r.awake()
+	task.Wake(r.wake)
 }
-
-// awake wakes Run.
-func (r *Recorder) awake() { task.Wake(r.wake) }
 
 // Report records the problems that ended and those that began since the last call.
 func (r *Recorder) Report(over, new []manifest.Problem) {
@@ -147,7 +144,7 @@ func (r *Recorder) Report(over, new []manifest.Problem) {
 			r.active[h] = time.Time{}
 		}
 	}
-	r.awake()
+	task.Wake(r.wake)
 }
 
 // Run writes Events until ctx is done.

@@ -106,14 +106,7 @@ func (p *Prober) Set(service string, requests []Request) {
 		dropped: p.schedule.remove,
 		flipped: p.flip,
 	})
-	early := p.schedule.early()
-	flipped := len(p.flips) > 0
-	notify := p.notify
-	p.mu.Unlock()
-	p.wake(early)
-	if flipped {
-		notify()
-	}
+	p.unlock(len(p.flips) > 0)
 }
 
 // Hasten makes the next probe of a Target due now. It does nothing while a probe is under way. The minimum spacing of UDP probes is kept.
@@ -122,9 +115,7 @@ func (p *Prober) Hasten(of health.Target) {
 	if t := p.book.find(of); t != nil && t.asked {
 		p.schedule.hasten(t, p.now())
 	}
-	early := p.schedule.early()
-	p.mu.Unlock()
-	p.wake(early)
+	p.unlock(false)
 }
 
 // Verdict returns the verdict on a Target. It returns false if the Target is not probed, because no Service has requested that or because it is
@@ -186,10 +177,15 @@ func (p *Prober) Run(ctx context.Context, flipped func()) {
 	})
 }
 
-// wake wakes the loop ahead of its planned wake-up if early is set.
-func (p *Prober) wake(early bool) {
+// unlock releases p.mu. It wakes the loop if a probe is due before its planned wake-up, and calls notify if flipped is set.
+func (p *Prober) unlock(flipped bool) {
+	early, notify := p.schedule.early(), p.notify
+	p.mu.Unlock()
 	if early {
 		task.Wake(p.kick)
+	}
+	if flipped {
+		notify()
 	}
 }
 
@@ -201,13 +197,7 @@ func (p *Prober) record(answers []answer) {
 	for _, a := range answers {
 		flipped = p.take(a, now) || flipped
 	}
-	early := p.schedule.early()
-	notify := p.notify
-	p.mu.Unlock()
-	p.wake(early)
-	if flipped {
-		notify()
-	}
+	p.unlock(flipped)
 }
 
 // take applies one answer to its target. It reports whether the target changed in a way that Flipped must return.
