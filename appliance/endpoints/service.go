@@ -21,12 +21,8 @@ const labelHeadless = "service.kubernetes.io/headless"
 
 // service is a Service with the objects that were generated for it.
 type service struct {
-	key       string
-	object    *object.Service
-	foreign   *object.Endpoints // an Endpoints object that was not generated; nil if there is none
-	others    bool              // there are EndpointSlices that were not generated here
-	endpoints *object.Endpoints // the generated Endpoints object; nil if there is none
-	managedBy string
+	key string
+	basis
 	layout    *layout
 	pods      map[string]struct{} // names of Pods that are endpoints, including those in no slice
 	lacking   map[string][]string // names of target ports that Pods lack, by Pod
@@ -94,13 +90,18 @@ func (c *Controller) updatePods(w *work, key string, batch *Batch) {
 	}
 }
 
+// basis is a Service with its Endpoints.
+type basis struct {
+	object    *object.Service
+	foreign   *object.Endpoints // an Endpoints object that was not generated; nil if there is none
+	endpoints *object.Endpoints // the generated Endpoints object; nil if there is none
+	others    bool              // there are EndpointSlices that were not generated here
+	managedBy string            // the managed-by label of the generated slices; "" if none are generated
+}
+
 // stored has a Service and its related objects from the store.
 type stored struct {
-	object    *object.Service
-	foreign   *object.Endpoints
-	endpoints *object.Endpoints
-	others    bool
-	managedBy string                           // the managed-by label of the generated slices; "" if none are generated
+	basis
 	slices    map[string]*object.EndpointSlice // generated slices with the label managedBy
 	leftovers []object.Object                  // generated objects that the Service no longer needs
 }
@@ -108,7 +109,7 @@ type stored struct {
 // read reads a Service from the store, with its slices and Endpoints.
 func read(objs Objects, key string) stored {
 	svc, all, endpoints := objs.Service(key)
-	now := stored{object: svc}
+	now := stored{basis: basis{object: svc}}
 	if endpoints != nil {
 		if objs.Holder(object.RefOf(endpoints)) == Ours {
 			now.endpoints = endpoints
@@ -143,10 +144,7 @@ func read(objs Objects, key string) stored {
 
 // adopt returns the service for stored objects, with a layout of its stored slices.
 func (now *stored) adopt(key string) *service {
-	s := &service{
-		key: key, object: now.object, foreign: now.foreign, others: now.others, endpoints: now.endpoints, managedBy: now.managedBy,
-		layout: &layout{mirrors: now.managedBy == managedByMirror},
-	}
+	s := &service{key: key, basis: now.basis, layout: &layout{mirrors: now.managedBy == managedByMirror}}
 	for _, name := range slices.Sorted(maps.Keys(now.slices)) {
 		s.layout.adopt(now.slices[name])
 	}
