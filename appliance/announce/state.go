@@ -74,36 +74,29 @@ func loadState(dir string) (s state, err error) {
 	if err := json.Unmarshal(first, &s); err != nil {
 		return state{}, fmt.Errorf("read what was announced last: %w", err)
 	}
-	last := map[string]lastStatus{}
+	wanted, announced := map[string]ad{}, map[string]bool{}
 	for _, addr := range s.Wanted {
-		f := lastStatus{Wanted: true, ad: ad{Flags: true}}
+		wanted[addr] = ad{Flags: true}
 		if other, is := s.Ads[addr]; is {
-			f.ad = other
+			wanted[addr] = other
 		}
-		last[addr] = f
 	}
 	for _, addr := range s.Announced {
-		f := last[addr]
-		f.Announced = true
-		last[addr] = f
+		announced[addr] = true
 	}
 	for line := range bytes.Lines(steps) {
 		var one step
 		if json.Unmarshal(line, &one) != nil {
 			break
 		}
-		last[one.Address] = one.lastStatus
-	}
-	s.Wanted, s.Announced, s.Ads = nil, nil, map[string]ad{}
-	for addr, f := range last {
-		if f.Wanted {
-			s.Wanted = append(s.Wanted, addr)
-			s.Ads[addr] = f.ad
+		if delete(wanted, one.Address); one.Wanted {
+			wanted[one.Address] = one.ad
 		}
-		if f.Announced {
-			s.Announced = append(s.Announced, addr)
+		if delete(announced, one.Address); one.Announced {
+			announced[one.Address] = true
 		}
 	}
+	s.Wanted, s.Announced, s.Ads = slices.Collect(maps.Keys(wanted)), slices.Collect(maps.Keys(announced)), wanted
 	return s, nil
 }
 

@@ -126,7 +126,7 @@ func (p *parser) requirement() (requirement, error) {
 	}
 	r.key = key.text
 	if problems := object.LabelKeyProblems(r.key); len(problems) > 0 {
-		return r, invalid("<nil>", r.key, strings.Join(problems, "; "))
+		return r, object.Invalid("<nil>", r.key, strings.Join(problems, "; "))
 	}
 	if next := p.peek(); r.operator == opAbsent || next.isEnd() || next.is(",") {
 		return r, nil
@@ -195,12 +195,12 @@ func (r requirement) check() error {
 	var errs []string
 	if r.operator == opGreater || r.operator == opLess {
 		if _, err := strconv.ParseInt(r.values[0], 10, 64); err != nil {
-			errs = append(errs, invalid("values[0]", r.values[0], "for 'Gt', 'Lt' operators, the value must be an integer").Error())
+			errs = append(errs, object.Invalid("values[0]", r.values[0], "for 'Gt', 'Lt' operators, the value must be an integer").Error())
 		}
 	}
 	for i, value := range r.values {
 		if problems := object.LabelValueProblems(value); len(problems) > 0 {
-			errs = append(errs, invalid(fmt.Sprintf("values[%d][%s]", i, r.key), value, strings.Join(problems, "; ")).Error())
+			errs = append(errs, object.Invalid(fmt.Sprintf("values[%d][%s]", i, r.key), value, strings.Join(problems, "; ")).Error())
 		}
 	}
 	switch len(errs) {
@@ -210,10 +210,6 @@ func (r requirement) check() error {
 		return fmt.Errorf("%s", errs[0])
 	}
 	return fmt.Errorf("[%s]", strings.Join(errs, ", "))
-}
-
-func invalid(field, value, detail string) error {
-	return object.Invalid(field, value, detail)
 }
 
 // token is a part of a label selector: a symbol, a word, or the end, whose text is "".
