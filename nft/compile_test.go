@@ -274,6 +274,35 @@ func randomRanges(r *rand.Rand, name string, i int, f Family, insideOnly bool) S
 	return p
 }
 
+// The kernel compares the keys of interval sets byte by byte: rules look up the numbers of interfaces there in network byte order, and in no other set.
+func TestInterfacesAreRangedInIntervalSets(t *testing.T) {
+	r, looked := rand.New(rand.NewPCG(1, 2)), map[bool]int{}
+	for range 30 {
+		state := randomState(r)
+		state.Box.MasqueradeOnLink, state.Box.Interfaces = true, testBox().Interfaces
+		for _, table := range Compile(state) {
+			for _, c := range table.Chains {
+				for _, rule := range c.Rules {
+					for _, s := range rule {
+						match, _ := s.(MatchSet)
+						for _, field := range match.Key {
+							if field.Type() == TypeIface {
+								looked[field.Ranged]++
+								if interval := table.Sets[match.Set].Interval; field.Ranged != interval {
+									t.Errorf("`%s`: Ranged is %v, Interval of the set is %v", rule.Text(IPv4), field.Ranged, interval)
+								}
+							}
+						}
+					}
+				}
+			}
+		}
+	}
+	if looked[false] == 0 || looked[true] == 0 {
+		t.Errorf("fields by Ranged: %v; want both", looked)
+	}
+}
+
 // TestUpdatesArriveAtTheRuleset walks through random states and holds every update
 // against compiling anew, and its operations against what they claim to change.
 func TestUpdatesArriveAtTheRuleset(t *testing.T) {

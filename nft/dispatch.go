@@ -192,7 +192,7 @@ func (t *tableState) hairpinChains() []Chain {
 	}
 	hairpin := Chain{Name: chainHairpin, Rules: []Rule{{MatchSet{Key: []Field{Saddr, Daddr}, Set: setHairpin}, Masquerade{}}}}
 	if t.has(setOnLink) {
-		hairpin.Rules = append(hairpin.Rules, Rule{MatchSet{Key: []Field{Iif, Saddr}, Set: setOnLink}, Masquerade{}})
+		hairpin.Rules = append(hairpin.Rules, Rule{MatchSet{Key: []Field{{Kind: FieldIif, Ranged: true}, Saddr}, Set: setOnLink}, Masquerade{}})
 	}
 	return []Chain{hairpin}
 }

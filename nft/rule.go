@@ -15,6 +15,9 @@ type Field struct {
 	Offset uint32
 	// Bits is the number of leading bits of FieldSaddr and FieldDaddr that are kept; the other bits are set to 0. 0 keeps all bits.
 	Bits uint8
+	// Ranged is set for FieldIif and FieldOif in the key of an interval set. The kernel compares such keys byte by byte, so the number of the interface
+	// is looked up in network byte order.
+	Ranged bool
 	// Port is the value of FieldPort.
 	Port uint16
 }

@@ -243,16 +243,12 @@ func (c *Conn) write(b *nft.Batch, generation uint32) (*transaction, error) {
 	if err != nil {
 		return nil, err
 	}
-	ranges, err := findIntervalSets(s, b.Ops)
-	if err != nil {
-		return nil, err
-	}
 	echo, last, err := countsBefore(s, b)
 	if err != nil {
 		return nil, err
 	}
 	t := newTransaction(s, nft.TableName, generation)
-	t.ranges, t.echo, t.last, t.without = ranges, echo, last, c.without
+	t.echo, t.last, t.without = echo, last, c.without
 	for i, op := range b.Ops {
 		t.op = i
 		t.operation(op, entries[i], c.features.Destroy)

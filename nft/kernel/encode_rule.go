@@ -71,9 +71,9 @@ const (
 	statusDNAT    = 1 << 5
 )
 
-// expressions encodes a rule as nf_tables expressions. ranges reports whether the set with a given name is an interval set.
-func expressions(f nft.Family, r nft.Rule, ranges func(set string) bool) []expr.Any {
-	e := encoder{Family: f, ranges: ranges}
+// expressions encodes a rule as nf_tables expressions.
+func expressions(f nft.Family, r nft.Rule) []expr.Any {
+	e := encoder{Family: f}
 	for _, s := range r {
 		e.statement(s)
 	}
@@ -83,8 +83,7 @@ func expressions(f nft.Family, r nft.Rule, ranges func(set string) bool) []expr.
 // encoder writes the expressions of one rule.
 type encoder struct {
 	nft.Family
-	ranges func(set string) bool
-	out    []expr.Any
+	out []expr.Any
 }
 
 func (e *encoder) add(more ...expr.Any) { e.out = append(e.out, more...) }
@@ -96,7 +95,7 @@ func (e *encoder) statement(s nft.Statement) {
 	case nft.MatchPrefix:
 		e.matchPrefix(s)
 	case nft.MatchSet:
-		e.loadKey(s.Key, s.Set)
+		e.load(s.Key, firstRegister)
 		e.add(&expr.Lookup{SourceRegister: firstRegister, SetName: s.Set, Invert: s.Negate})
 	case nft.MatchNotDNAT:
 		e.matchBit(&expr.Ct{Key: expr.CtKeySTATUS, Register: firstRegister}, statusDNAT, expr.CmpOpEq)
@@ -128,7 +127,7 @@ func (e *encoder) statement(s nft.Statement) {
 		e.matchProto(protocols[e.Family].icmp)
 		e.out[len(e.out)-1].(*expr.Cmp).Op = expr.CmpOpNeq
 	case nft.VerdictMap:
-		e.loadKey(s.Key, s.Map)
+		e.load(s.Key, firstRegister)
 		e.add(&expr.Lookup{SourceRegister: firstRegister, SetName: s.Map, DestRegister: unix.NFT_REG_VERDICT, IsDestRegSet: true})
 	case nft.DNAT:
 		e.nat(expr.NATTypeDestNAT, s.Key, s.Map, s.KeepPort)
@@ -139,7 +138,7 @@ func (e *encoder) statement(s nft.Statement) {
 	case nft.Over:
 		e.add(limit(s.Rate))
 	case nft.Delete:
-		e.loadKey(s.Key, s.Set)
+		e.load(s.Key, firstRegister)
 		e.add(&expr.Dynset{SrcRegKey: firstRegister, SetName: s.Set, Operation: dynsetDelete})
 	case nft.MatchFast:
 		e.matchFast(s)
@@ -216,7 +215,7 @@ func (e *encoder) matchLocal(which expr.Fib) {
 // nat appends the expressions of a statement like `dnat ip to ip daddr . meta l4proto . th dport . numgen random mod 5 map @backends`, or `snat ip to
 // ip saddr . th sport map @adopted`. The address and port from the map are loaded into the registers of the key.
 func (e *encoder) nat(kind expr.NATType, key []nft.Field, set string, keepPort bool) {
-	e.loadKey(key, set)
+	e.load(key, firstRegister)
 	to := &expr.NAT{
 		Type: kind, Family: uint32(protocols[e.Family].family),
 		RegAddrMin: firstRegister, RegProtoMin: firstRegister + registers(e.AddrLen()),
@@ -265,20 +264,6 @@ func (e *encoder) load(fields []nft.Field, r register) (next register) {
 	return r
 }
 
-// loadKey loads the key of a lookup into registers. An interval set compares keys byte by byte, so for such a set a number in host byte order is
-// converted to network byte order; see swapHostOrder.
-func (e *encoder) loadKey(fields []nft.Field, set string) {
-	r := firstRegister
-	for _, field := range fields {
-		e.load([]nft.Field{field}, r)
-		size := field.Type().Len(e.Family)
-		if isHostOrder(field.Type()) && e.ranges(set) {
-			e.add(&expr.Byteorder{SourceRegister: r, DestRegister: r, Op: expr.ByteorderHton, Len: uint32(size), Size: uint32(size)})
-		}
-		r += registers(size)
-	}
-}
-
 // registers returns the number of 4-byte registers for a number of bytes.
 func registers(bytes int) uint32 { return uint32(nfnetlink.Align(bytes) / 4) }
 
@@ -294,6 +279,9 @@ func (e *encoder) field(field nft.Field, r register) {
 	}
 	if field.Bits > 0 { // ip saddr & 255.255.255.0
 		e.add(masked(r, field.Mask(e.Family).AsSlice()))
+	}
+	if field.Ranged { // see swapHostOrder
+		e.add(&expr.Byteorder{SourceRegister: r, DestRegister: r, Op: expr.ByteorderHton, Len: 4, Size: 4})
 	}
 }
 

@@ -393,8 +393,7 @@ func (t *transaction) addRule(f nft.Family, chain string, r nft.Rule) {
 	t.message(unix.NFT_MSG_NEWRULE, unix.NLM_F_CREATE|unix.NLM_F_APPEND, f)
 	t.Text(unix.NFTA_RULE_CHAIN, chain)
 	list := t.Nest(unix.NFTA_RULE_EXPRESSIONS)
-	ranges := func(set string) bool { return t.ranges[setName{f, set}] }
-	for _, e := range expressions(f, r, ranges) {
+	for _, e := range expressions(f, r) {
 		b, err := expr.Marshal(protocols[f].family, e)
 		if err != nil {
 			t.fail(fmt.Errorf("encode rule `%s`: %w", r.Text(f), err))

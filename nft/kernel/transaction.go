@@ -26,18 +26,11 @@ type transaction struct {
 	parts         []part // the messages after NFNL_MSG_BATCH_BEGIN, with consecutive sequence numbers
 	op            int    // index of the operation that is being written
 	setID         uint32
-	timeout       time.Duration    // timeout of the elements being added; 0 means the set's default
-	ranges        map[setName]bool // for each set in which rules look up a number in host byte order, whether it is an interval set
-	echo          bool             // the kernel echoes deleted elements with their counts
-	last          []nft.Count      // last counts of deleted elements, complete after the commit
-	err           error            // the first encoding error
-	without       map[string]bool  // flowtable devices to leave out, because the kernel refused them
-}
-
-// setName identifies a set of our tables by family and name.
-type setName struct {
-	family nft.Family
-	name   string
+	timeout       time.Duration   // timeout of the elements being added; 0 means the set's default
+	echo          bool            // the kernel echoes deleted elements with their counts
+	last          []nft.Count     // last counts of deleted elements, complete after the commit
+	err           error           // the first encoding error
+	without       map[string]bool // flowtable devices to leave out, because the kernel refused them
 }
 
 // part maps a message of a transaction to its operation.

@@ -206,7 +206,7 @@ func (g *generator) match() nft.Statement {
 		set("networks", pick(g, []nft.Field{nft.Saddr, nft.Daddr, nft.OriginalDaddr})),
 		set("hairpin", nft.Saddr, nft.Daddr),
 		set("same-interface", nft.Iif, nft.Oif),
-		set("on-link", nft.Iif, nft.Saddr),
+		set("on-link", nft.Field{Kind: nft.FieldIif, Ranged: true}, nft.Saddr),
 		set("allowed", nft.Daddr, nft.L4Proto, nft.Dport, nft.Saddr),
 		set("protocols", nft.L4Proto),
 		set("ports", nft.Dport),
