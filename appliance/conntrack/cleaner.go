@@ -158,15 +158,11 @@ func (c *Cleaner) scan(ctx context.Context, now time.Time) (next time.Time, err 
 	if len(queries) == 0 {
 		return next, nil
 	}
-	judge := func(entries []entry, verdicts []verdict) ([]verdict, map[nft.Family]netip.Addr) {
+	total, err := c.table.deleteMatching(ctx, queries, func(e *entry) (verdict, netip.Addr) {
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		for i := range entries {
-			verdicts = append(verdicts, c.schedule.judge(&entries[i], now))
-		}
-		return verdicts, c.schedule.resetters
-	}
-	total, err := c.table.deleteMatching(ctx, queries, judge)
+		return c.schedule.judge(e, now), c.schedule.resetters[e.family]
+	})
 	if ctx.Err() != nil {
 		return next, ctx.Err()
 	}

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"iter"
 	"maps"
 	"net/netip"
 	"slices"
@@ -425,33 +426,20 @@ func (o *Origins) Of(protocol nft.Protocol, at, client netip.AddrPort) (netip.Ad
 // origin returns the original destination of the connection with replies from `at` to client, or errNoEntry if the table has no entry for it.
 func (s *socket) origin(protocol nft.Protocol, at, client netip.AddrPort) (to netip.AddrPort, err error) {
 	var w writer
-	sequence := s.Sequence(1)
-	w.begin(messageGet, 0, sequence, familyNumber(nft.FamilyOf(at.Addr())))
+	w.begin(messageGet, 0, s.Sequence(1), familyNumber(nft.FamilyOf(at.Addr())))
 	w.tuple(ctaTupleReply, protocol, at, client)
 	w.End()
-	if err := s.Send(w.Buf); err != nil {
-		return to, err
-	}
-	datagram, err := s.Receive()
-	if errors.Is(err, nfnetlink.ErrNoMessage) {
-		return to, errNoEntry
-	}
-	if err != nil {
-		return to, err
-	}
-	for m := range nfnetlink.Messages(datagram) {
-		switch errno := m.Errno(); {
-		case m.Sequence != sequence:
-		case m.Kind == unix.NLMSG_ERROR && errno == unix.ENOENT:
-			return to, errNoEntry
-		case m.Kind == unix.NLMSG_ERROR && errno != 0:
-			return to, errno
-		case m.Kind == messageNew:
+	err = s.Ask(w.Buf, func(messages iter.Seq[nfnetlink.Message]) error {
+		for m := range messages {
 			var e entry
-			if e.decode(m.Body) {
-				return e.to, nil
+			if m.Kind == messageNew && e.decode(m.Body) {
+				to = e.to
 			}
 		}
+		return nil
+	})
+	if errors.Is(err, unix.ENOENT) || err == nil && !to.IsValid() {
+		return to, errNoEntry
 	}
-	return to, errNoEntry
+	return to, err
 }
