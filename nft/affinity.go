@@ -529,28 +529,17 @@ func (t *tableState) idleChains() []Chain {
 // useTimeouts adds the argument by (1 or -1) to the use counts of the timeouts in a fragment.
 func (t *tableState) useTimeouts(f *fragment, by int) {
 	for _, timeout := range f.timeouts {
-		name := timeout.Name()
-		if _, kept := t.oldTimeouts[name]; !kept {
-			t.oldTimeouts[name] = t.timeoutUses[name] > 0
-		}
-		t.timeouts[name] = timeout
-		if t.timeoutUses[name] += by; t.timeoutUses[name] == 0 {
-			delete(t.timeoutUses, name)
-			delete(t.timeouts, name)
+		if t.timeoutUses[timeout] += by; t.timeoutUses[timeout] == 0 {
+			delete(t.timeoutUses, timeout)
 		}
 	}
 }
 
-// emitTimeouts adds to d the creation of timeout objects that are now in use and the deletion of those no longer in use.
-func (t *tableState) emitTimeouts(d *tableDiff) {
-	for _, name := range sortedKeys(t.oldTimeouts) {
-		timeout, is := t.timeouts[name]
-		switch was := t.oldTimeouts[name]; {
-		case is && !was:
-			d.created = append(d.created, AddTimeout{d.family, timeout})
-		case was && !is:
-			d.gone = append(d.gone, DeleteTimeout{d.family, name})
-		}
+// setTimeouts sets the table's timeout objects to those in use. They change only together with chains, which have them in their names.
+func (t *tableState) setTimeouts() {
+	t.timeouts = make(map[string]Timeout, len(t.timeoutUses))
+	for timeout := range t.timeoutUses {
+		t.timeouts[timeout.Name()] = timeout
 	}
 }
 

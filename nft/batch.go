@@ -125,7 +125,7 @@ func (t *Transition) Empty() bool { return t.Apply.Empty() && t.Cleanup.Empty() 
 func (t *tableState) begin(heard, large bool) {
 	t.existed, t.wereFast = t.exists, t.flowtables
 	t.discard, t.fresh, t.forget, t.caps = !heard, len(t.sets)+len(t.chains) == 0, nil, nil
-	t.former = former{oldCounters: t.counters, oldKinds: t.kinds(), large: large, unsettles: !large && t.set(setUnsettled) != nil}
+	t.former = former{oldCounters: t.counters, oldTimeouts: t.timeouts, oldKinds: t.kinds(), large: large, unsettles: !large && t.set(setUnsettled) != nil}
 }
 
 // put records that an element is added. If an element with the same data was to be deleted, it is left in place instead.
@@ -238,7 +238,7 @@ func (t *tableState) emit(f Family, tr *Transition) {
 	}
 	t.emitElements(&d)
 	t.emitSourceSets(&d)
-	t.emitTimeouts(&d)
+	d.timeouts(t.oldTimeouts, t.timeouts)
 	d.flowtables(t.wereFast, t.flowtables)
 	for _, x := range t.forget {
 		if t.set(x.set.Name) != nil && t.oldSets[x.set.Name] != nil {

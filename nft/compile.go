@@ -284,11 +284,11 @@ func (c *Compiler) slotsBefore(prev []*compiledPort, p *compiledPort, pool Pool)
 	if table == nil {
 		return nil
 	}
-	if slots := table.turns(p, pool); slots != nil {
+	if slots := table.slotsIn(p.turnsMap(pool), p.Family); slots != nil {
 		return slots
 	}
 	if p.hasRanges() {
-		return table.rangeSlots(p, pool)
+		return table.slotsIn(p.rangeMap(pool), p.Family)
 	}
 	for i := range p.Frontends {
 		if slots := table.slots(p, &p.Frontends[i], pool); slots != nil && p.Balance != DestinationHash {
@@ -483,28 +483,17 @@ func (p *compiledPort) turnsMap(pool Pool) Set {
 // Serves reports whether a ruleset has a frontend: an address and port, or, with the zero
 // Addr, a node port.
 func (rs Ruleset) Serves(f Family, proto Protocol, at netip.AddrPort) bool {
-	if rs[f] == nil {
-		return false
-	}
 	set := setNodePorts
 	if at.Addr().IsValid() {
 		set = setServices
 	}
-	content := rs[f].Sets[set]
-	if content == nil {
-		return false
-	}
-	_, ok := content.Elements[string(frontendKey(proto, at))]
+	_, ok := rs[f].elements(set)[string(frontendKey(proto, at))]
 	return ok
 }
 
 // HasVIP reports whether an address is in the set of VIPs of a ruleset.
 func (rs Ruleset) HasVIP(addr netip.Addr) bool {
-	table := rs[FamilyOf(addr)]
-	if table == nil || table.Sets[setVIPs] == nil {
-		return false
-	}
-	_, ok := table.Sets[setVIPs].Elements[AddrKey(addr)]
+	_, ok := rs[FamilyOf(addr)].elements(setVIPs)[AddrKey(addr)]
 	return ok
 }
 

@@ -37,7 +37,7 @@ func diffTable(f Family, have *Table, want *content, tr *Transition) {
 		}
 	}
 	d.elements(have, want)
-	d.timeouts(have, want)
+	d.timeouts(have.Timeouts, want.timeouts)
 	d.flowtables(have.Flowtables, want.flowtables)
 	for name, chain := range have.Chains {
 		d.chain(chain, want.chains[name])
@@ -200,12 +200,12 @@ func (d *tableDiff) elements(have *Table, want *content) {
 	d.superfluous(have, want, found)
 }
 
-// elements returns the elements of a set, nil if there is no such set.
+// elements returns the elements of a set, nil if there is no such set, or no table.
 func (t *Table) elements(set string) Elements {
-	if s := t.Sets[set]; s != nil {
-		return s.Elements
+	if t == nil || t.Sets[set] == nil {
+		return nil
 	}
-	return nil
+	return t.Sets[set].Elements
 }
 
 // superfluous deletes the elements of have that are not wanted. found has the number of wanted elements in have, by set.
@@ -325,16 +325,16 @@ func (c *elementChange) inOrder() []Element {
 	return c.elements
 }
 
-// timeouts compares the timeout objects of two tables.
-func (d *tableDiff) timeouts(have *Table, want *content) {
-	for _, name := range sortedKeys(have.Timeouts) {
-		if _, wanted := want.timeouts[name]; !wanted {
+// timeouts compares the timeout objects of two states of a table.
+func (d *tableDiff) timeouts(have, want map[string]Timeout) {
+	for _, name := range sortedKeys(have) {
+		if _, wanted := want[name]; !wanted {
 			d.gone = append(d.gone, DeleteTimeout{d.family, name})
 		}
 	}
-	for _, name := range sortedKeys(want.timeouts) {
-		if _, there := have.Timeouts[name]; !there {
-			d.created = append(d.created, AddTimeout{d.family, want.timeouts[name]})
+	for _, name := range sortedKeys(want) {
+		if _, there := have[name]; !there {
+			d.created = append(d.created, AddTimeout{d.family, want[name]})
 		}
 	}
 }

@@ -107,7 +107,7 @@ func JoinKey(values ...Value) string {
 // SplitKey splits a key, or data, into values of the given types. For the key of an interval set it returns the values of the first key, then those
 // of the last. It returns nil if the length of key does not match the types.
 func SplitKey(types []Type, f Family, key string) []Value {
-	n := keyLen(types, f)
+	n := KeyLen(types, f)
 	if n == 0 || len(key) != n && len(key) != 2*n {
 		return nil
 	}
@@ -125,8 +125,8 @@ func SplitKey(types []Type, f Family, key string) []Value {
 	return values
 }
 
-// keyLen returns the length of a key, or of a map's data, of these types.
-func keyLen(types []Type, f Family) int {
+// KeyLen returns the length in bytes of a key, or of a map's data, of these types; see Elements.
+func KeyLen(types []Type, f Family) int {
 	if len(types) == 1 {
 		return types[0].Len(f)
 	}
@@ -238,6 +238,15 @@ func (r Range) Contains(a netip.Addr) bool {
 
 // Overlaps reports whether the ranges have an address in common.
 func (r Range) Overlaps(o Range) bool { return r.Contains(o.First) || o.Contains(r.First) }
+
+// prefix returns the prefix with exactly the addresses of the range; false if there is none.
+func (r Range) prefix() (p netip.Prefix, is bool) {
+	p = netip.PrefixFrom(r.First, r.First.BitLen())
+	for p.IsValid() && !p.Contains(r.Last) {
+		p = netip.PrefixFrom(r.First, p.Bits()-1)
+	}
+	return p, p.IsValid() && PrefixRange(p) == r
+}
 
 // String returns the range as in "192.0.2.16-192.0.2.31".
 func (r Range) String() string { return r.First.String() + "-" + r.Last.String() }

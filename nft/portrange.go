@@ -199,10 +199,11 @@ func (p *compiledPort) rangeClients(f *fragment, box *Box, i int) Verdict {
 	}
 	var allow []Statement
 	if fe.Sets != nil {
-		for _, set := range sortedSets(fe.Sets.Deny) {
+		names := fe.Sets.names()
+		for _, set := range names.deny {
 			rules = append(rules, drop(MatchSet{Key: client, Set: sourceSetName(set)}))
 		}
-		for _, set := range sortedSets(fe.Sets.Allow) {
+		for _, set := range names.allow {
 			allow = append(allow, MatchSet{Key: client, Set: sourceSetName(set)})
 		}
 	}
@@ -265,14 +266,6 @@ func (p *compiledPort) rangeRoutes(f *fragment, box *Box, fe *Frontend) []Rule {
 	}
 }
 
-func sortedSets(sets []*SourceSet) (names []string) {
-	for _, s := range sets {
-		names = append(names, s.Name)
-	}
-	slices.Sort(names)
-	return slices.Compact(names)
-}
-
 // asksTheSame reports whether two frontends of a port admit the same clients and have the same routes.
 func asksTheSame(a, b *Frontend) bool {
 	sets := func(fe *Frontend) SourceSets {
@@ -325,7 +318,7 @@ func (r *recovery) ranges() {
 // rangePools reads the endpoints of a port's ranges.
 func (r *recovery) rangePools(p *compiledPort) {
 	for pool := range NumPools {
-		slots := r.table.rangeSlots(p, pool)
+		slots := r.table.slotsIn(p.rangeMap(pool), p.Family)
 		c := r.table.Chains[p.rangeMap(pool).Name]
 		if len(slots) == 0 || c == nil {
 			continue
@@ -354,23 +347,6 @@ func (r *recovery) rangePools(p *compiledPort) {
 		}
 		p.Tables[pool] = slots
 	}
-}
-
-// rangeSlots returns the slots of a pool of ranges in a table, with the zero AddrPort for holes; nil if the table has none.
-func (t *Table) rangeSlots(p *compiledPort, pool Pool) []netip.AddrPort {
-	elements := t.elements(p.rangeMap(pool).Name)
-	var slots []netip.AddrPort
-	for key, data := range elements {
-		slot, addr := SplitKey([]Type{TypeSlot}, p.Family, key), SplitKey([]Type{TypeAddr}, p.Family, data)
-		if len(slot) != 1 || len(addr) != 1 || slot[0].Num > 2*MaxTableEndpoints*4 {
-			return nil // a stranger's
-		}
-		if n := int(slot[0].Num) + 1; n > len(slots) {
-			slots = append(slots, make([]netip.AddrPort, n-len(slots))...)
-		}
-		slots[slot[0].Num] = netip.AddrPortFrom(addr[0].Addr, 0)
-	}
-	return slots
 }
 
 // rangeSources recovers the route and the permitted clients of a range. It returns false if source sets restrict the clients.

@@ -39,9 +39,7 @@ func FrontendSets() []string { return frontendSets }
 func CountFrontends(have Ruleset) int {
 	n := 0
 	for _, t := range have {
-		if t != nil {
-			n += len(t.elements(setServices)) + len(t.elements(setNodePorts)) + len(t.elements(setPortRanges))
-		}
+		n += len(t.elements(setServices)) + len(t.elements(setNodePorts)) + len(t.elements(setPortRanges))
 	}
 	return n
 }
@@ -427,7 +425,7 @@ func (t *Table) endpoints(set string) []netip.AddrPort {
 	var all []netip.AddrPort
 	for key := range t.elements(set) {
 		f := IPv4
-		if len(key) == keyLen(dataEndpoint, IPv6) {
+		if len(key) == KeyLen(dataEndpoint, IPv6) {
 			f = IPv6
 		}
 		if values := SplitKey(dataEndpoint, f, key); len(values) == len(dataEndpoint) {

@@ -434,7 +434,7 @@ func (t *tableState) notTranslated() (rule Rule, chains []Chain) {
 // Adopts reports whether a ruleset adopts endpoints, or translates TCP segments to an egress address back to its source (egress-back).
 func Adopts(have Ruleset) bool {
 	for _, t := range have {
-		if t != nil && len(t.elements(setAdopted))+len(t.elements(setEgressBack)) > 0 {
+		if len(t.elements(setAdopted))+len(t.elements(setEgressBack)) > 0 {
 			return true
 		}
 	}

@@ -199,23 +199,27 @@ func idOf(verdicts ...string) string {
 // turns recovers the round-robin tables of a port from the kernel's table.
 func (r *recovery) turns(p *compiledPort) {
 	for pool := range NumPools {
-		if slots := r.table.turns(p, pool); slots != nil {
+		if slots := r.table.slotsIn(p.turnsMap(pool), p.Family); slots != nil {
 			p.Balance, p.Tables[pool], p.Pools[pool] = RoundRobin, slots, distinct(slots)
 		}
 	}
 }
 
-// turns returns the endpoints in the slots of a pool's round-robin table, the zero AddrPort for a slot that refuses; nil if there is no such table.
-func (t *Table) turns(p *compiledPort, pool Pool) (slots []netip.AddrPort) {
-	elements := t.elements(p.turnsMap(pool).Name)
-	for found := 0; found < len(elements); {
-		ap, is := elements.endpoint(p.Family, Key(JoinKey(Value{Type: TypeSlot, Num: uint32(len(slots))})))
-		if slots = append(slots, ap); is {
-			found++
-		}
-		if len(slots) > MaxTableEndpoints {
+// slotsIn returns the endpoints in the slots of a table's map m, whose keys are slots, with the zero AddrPort for holes; nil if there is no such map.
+func (t *Table) slotsIn(m Set, f Family) (slots []netip.AddrPort) {
+	for key, data := range t.elements(m.Name) {
+		slot, at := SplitKey(m.Key, f, key), SplitKey(m.Data, f, data)
+		if len(slot) != 1 || len(at) != len(m.Data) || slot[0].Num > 2*MaxTableEndpoints*4 {
 			return nil // a stranger's
 		}
+		if n := int(slot[0].Num) + 1; n > len(slots) {
+			slots = append(slots, make([]netip.AddrPort, n-len(slots))...)
+		}
+		port := uint16(0) // of a range of ports
+		if len(at) > 1 {
+			port = uint16(at[1].Num)
+		}
+		slots[slot[0].Num] = netip.AddrPortFrom(at[0].Addr, port)
 	}
 	return slots
 }

@@ -135,6 +135,7 @@ func (t *tableState) finish(f Family, box *Box, moved bool, tr *Transition) {
 	// Which chains there are, and their rules, depends on the box, on which sets and shared chains there are, and on kinds.
 	if moved || len(t.oldSets)+len(t.oldChains) > 0 || t.kinds() != t.oldKinds {
 		t.setStaticChains(f, box)
+		t.setTimeouts()
 		t.setFlowtable(box)
 		t.setCounters(box)
 		t.preparePicks(f, box)
@@ -255,7 +256,7 @@ type uses struct {
 	// limits counts the Service ports with limits.
 	limits      int
 	sourceUses  map[string]map[*SourceSet]int // frontends that refer to a source set, by its name
-	timeoutUses map[string]int                // frontends that use a timeout object, by its name
+	timeoutUses map[Timeout]int               // frontends that use a timeout object
 	adopters    map[string]map[string]int     // uses by frontends that adopt an endpoint, by the keys of the endpoint and the frontend
 	egress      egressUses
 }
@@ -280,7 +281,6 @@ func newTableState() *tableState {
 		tallies:    map[string]*tally{},
 		box:        map[string]Elements{},
 		sourceSets: map[string]*SourceSet{},
-		timeouts:   map[string]Timeout{},
 		uses: uses{
 			endpoints:   map[[16]byte]int32{},
 			addresses:   map[netip.Addr]addressUses{},
@@ -288,7 +288,7 @@ func newTableState() *tableState {
 			shared:      map[string]int{},
 			protocols:   map[Protocol]int{},
 			sourceUses:  map[string]map[*SourceSet]int{},
-			timeoutUses: map[string]int{},
+			timeoutUses: map[Timeout]int{},
 			adopters:    map[string]map[string]int{},
 			egress:      egressUses{map[string]map[string]bool{}, map[string]placed{}},
 		},
@@ -348,6 +348,7 @@ func sortedKeys[K cmp.Ordered, V any](m map[K]V) []K {
 // (see unsettled.go). settleFrom is Box.SettleFrom or its default.
 type former struct {
 	oldCounters []string
+	oldTimeouts map[string]Timeout
 	oldKinds    kinds
 	concerned   bool
 	large       bool // the maps of the change are not reused by the next one
@@ -369,7 +370,6 @@ type change struct {
 	// sourcesTouched holds the names of source sets with changed uses; setChanges holds the resulting changes of elements.
 	sourcesTouched map[string]bool
 	setChanges     []setChange
-	oldTimeouts    map[string]bool // by name, whether a changed timeout object existed before
 	// oldAdopted holds, by endpoint, the frontend that an endpoint was adopted for before the change; "" for none.
 	oldAdopted map[string]string
 	keeper
@@ -385,7 +385,7 @@ func (c *change) clear() {
 	clear(c.touched)
 	*c = change{
 		forget: c.forget, caps: c.caps, deleted: c.deleted, added: c.added, touched: c.touched, oldChains: map[string]*Chain{}, oldSets: map[string]*Set{},
-		sourcesTouched: map[string]bool{}, oldTimeouts: map[string]bool{}, oldAdopted: map[string]string{},
+		sourcesTouched: map[string]bool{}, oldAdopted: map[string]string{},
 	}
 }
 

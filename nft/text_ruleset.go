@@ -267,15 +267,14 @@ func (p Printer) appendRanges(b []byte, first, last []Value) []byte {
 		if i > 0 {
 			b = append(b, " . "...)
 		}
-		switch bits := prefixBits(first[i], last[i]); {
-		case first[i] == last[i]:
-			b = p.appendValue(b, first[i])
-		case bits >= 0:
-			b = p.appendValue(b, first[i])
-			b = strconv.AppendInt(append(b, '/'), int64(bits), 10)
-		default:
-			b = append(p.appendValue(b, first[i]), '-')
-			b = p.appendValue(b, last[i])
+		b = p.appendValue(b, first[i])
+		if first[i] == last[i] {
+			continue
+		}
+		if prefix, is := (Range{first[i].Addr, last[i].Addr}).prefix(); is {
+			b = strconv.AppendInt(append(b, '/'), int64(prefix.Bits()), 10)
+		} else {
+			b = p.appendValue(append(b, '-'), last[i])
 		}
 	}
 	return b
@@ -294,23 +293,3 @@ func (p Printer) appendValue(b []byte, v Value) []byte {
 	}
 	return strconv.AppendUint(b, uint64(v.Num), 10)
 }
-
-// prefixBits returns the length of the prefix with exactly the addresses from first to last, or -1.
-func prefixBits(first, last Value) int {
-	if first.Type != TypeAddr {
-		return -1
-	}
-	a, b := first.Addr.AsSlice(), last.Addr.AsSlice()
-	bits := 0
-	for bits < len(a)*8 && bit(a, bits) == bit(b, bits) {
-		bits++
-	}
-	for i := bits; i < len(a)*8; i++ {
-		if bit(a, i) != 0 || bit(b, i) != 1 {
-			return -1
-		}
-	}
-	return bits
-}
-
-func bit(bytes []byte, i int) byte { return bytes[i/8] >> (7 - i%8) & 1 }

@@ -140,7 +140,7 @@ func TestSlotsAreReadByKey(t *testing.T) {
 						generation = commit(t, c, generation, nft.AddElements{Family: f, Set: set.Set, Elements: one})
 						break
 					}
-					stray := []nft.Element{{Key: strings.Repeat("\x01", length(set.Key, f)), Data: strings.Repeat("\x02", length(set.Data, f))}}
+					stray := []nft.Element{{Key: strings.Repeat("\x01", nft.KeyLen(set.Key, f)), Data: strings.Repeat("\x02", nft.KeyLen(set.Data, f))}}
 					generation = commit(t, c, generation, nft.AddElements{Family: f, Set: set.Set, Elements: stray})
 					if now, _ := read(t, c); len(now[f].Sets[name].Elements) != len(set.Elements)+1 {
 						t.Errorf("%s of %s with a stray element is read with %d", name, f, len(now[f].Sets[name].Elements))

@@ -92,7 +92,7 @@ func decodeTypes(code, size uint32, f nft.Family) (types []nft.Type) {
 		types = append(types, ours[i])
 	}
 	slices.Reverse(types)
-	if len(types) == 0 || length(types, f) != int(size) {
+	if len(types) == 0 || nft.KeyLen(types, f) != int(size) {
 		return nil
 	}
 	return types
@@ -169,9 +169,9 @@ type elementDecoder struct {
 }
 
 func decoderOf(set *nft.Set, f nft.Family) elementDecoder {
-	d := elementDecoder{set: set, key: length(set.Key, f), verdicts: map[string]string{}}
+	d := elementDecoder{set: set, key: nft.KeyLen(set.Key, f), verdicts: map[string]string{}}
 	if set.Data != nil && !isVerdictMap(set) {
-		d.data = length(set.Data, f)
+		d.data = nft.KeyLen(set.Data, f)
 	}
 	return d
 }
@@ -267,30 +267,22 @@ func decodeVerdict(b []byte) string {
 	return ""
 }
 
-// intervals joins the elements of an interval set with a single field: the kernel lists starts and ends of intervals as separate elements.
-type intervals struct {
-	set    *nft.Set
-	family nft.Family
-	bounds []element
-}
-
-func (v *intervals) add(e element) { v.bounds = append(v.bounds, e) }
-
-// join adds the intervals to into, each under the concatenation of its first and last key. The last key is the predecessor of the next start or end,
-// or the highest key if there is none. An end without a preceding start is skipped; nft adds one before the first interval.
-func (v *intervals) join(into nft.Elements) {
-	slices.SortFunc(v.bounds, func(a, b element) int {
+// joinIntervals adds the intervals of a set with a single field to into, each under the concatenation of its first and last key. The kernel lists
+// starts and ends of intervals as separate elements, bounds. The last key is the predecessor of the next start or end, or the highest key if there is
+// none. An end without a preceding start is skipped; nft adds one before the first interval.
+func joinIntervals(into nft.Elements, set *nft.Set, f nft.Family, bounds []element) {
+	slices.SortFunc(bounds, func(a, b element) int {
 		return cmp.Or(strings.Compare(a.key, b.key), cmp.Compare(rank(a), rank(b)))
 	})
-	for i, e := range v.bounds {
+	for i, e := range bounds {
 		if e.end {
 			continue
 		}
 		last := strings.Repeat("\xff", len(e.key))
-		if i+1 < len(v.bounds) {
-			last = predecessor(v.bounds[i+1].key)
+		if i+1 < len(bounds) {
+			last = predecessor(bounds[i+1].key)
 		}
-		into[swapHostOrder(v.set, v.family, e.key)+swapHostOrder(v.set, v.family, last)] = e.data
+		into[swapHostOrder(set, f, e.key)+swapHostOrder(set, f, last)] = e.data
 	}
 }
 

@@ -42,17 +42,6 @@ func concatCode(types []nft.Type, f nft.Family) (code uint32) {
 	return code
 }
 
-// length returns the length in bytes of a key or of data; see nft.Elements.
-func length(types []nft.Type, f nft.Family) (n int) {
-	if len(types) == 1 {
-		return types[0].Len(f)
-	}
-	for _, t := range types {
-		n += nfnetlink.Align(t.Len(f))
-	}
-	return n
-}
-
 // isVerdictMap reports whether a set's data are verdicts.
 func isVerdictMap(s *nft.Set) bool { return len(s.Data) == 1 && s.Data[0] == nft.TypeVerdict }
 
@@ -84,13 +73,13 @@ func (t *transaction) addSet(f nft.Family, s *nft.Set) {
 	t.Text(unix.NFTA_SET_NAME, s.Name)
 	t.Uint32(unix.NFTA_SET_FLAGS, setFlags(s))
 	t.Uint32(unix.NFTA_SET_KEY_TYPE, concatCode(s.Key, f))
-	t.Uint32(unix.NFTA_SET_KEY_LEN, uint32(length(s.Key, f)))
+	t.Uint32(unix.NFTA_SET_KEY_LEN, uint32(nft.KeyLen(s.Key, f)))
 	switch {
 	case isVerdictMap(s):
 		t.Uint32(unix.NFTA_SET_DATA_TYPE, unix.NFT_DATA_VERDICT)
 	case s.Data != nil:
 		t.Uint32(unix.NFTA_SET_DATA_TYPE, concatCode(s.Data, f))
-		t.Uint32(unix.NFTA_SET_DATA_LEN, uint32(length(s.Data, f)))
+		t.Uint32(unix.NFTA_SET_DATA_LEN, uint32(nft.KeyLen(s.Data, f)))
 	}
 	t.Uint32(unix.NFTA_SET_ID, t.setID)
 	if s.Timeout != 0 {
@@ -164,7 +153,7 @@ func (t *transaction) elements(kind, flags uint16, f nft.Family, s *nft.Set, ele
 // element writes one element. An interval of a set with a single field is written as two: its
 // first key, and the key after its last one, marked as an end.
 func (t *transaction) element(f nft.Family, s *nft.Set, e nft.Element) error {
-	n := length(s.Key, f)
+	n := nft.KeyLen(s.Key, f)
 	want := n
 	if s.Interval {
 		want = 2 * n
@@ -198,7 +187,7 @@ func isHostOrder(t nft.Type) bool { return t == nft.TypeSlot || t == nft.TypeIfa
 // swapHostOrder converts the numbers in the key of an interval set from host to network byte order, or back. The kernel compares ranges byte by byte.
 // nft stores such numbers the same way, and converts the number of the packet too (`byteorder hton`).
 func swapHostOrder(s *nft.Set, f nft.Family, key string) string {
-	if !s.Interval || !slices.ContainsFunc(s.Key, isHostOrder) || len(key) != length(s.Key, f) {
+	if !s.Interval || !slices.ContainsFunc(s.Key, isHostOrder) || len(key) != nft.KeyLen(s.Key, f) {
 		return key
 	}
 	b := []byte(key)

@@ -178,7 +178,7 @@ func trials(features *Features) []trial {
 			t.addRule(f, "postrouting", nft.Rule{nft.Masquerade{}})
 		}},
 		{found: &features.Destroy, try: func(t *transaction, f nft.Family) {
-			t.elements(msgDestroySetElem, 0, f, &slots, []nft.Element{{Key: string(make([]byte, length(slots.Key, f)))}})
+			t.elements(msgDestroySetElem, 0, f, &slots, []nft.Element{{Key: string(make([]byte, nft.KeyLen(slots.Key, f)))}})
 		}},
 		{found: &features.Timeout, try: func(t *transaction, f nft.Family) {
 			t.addTimeout(f, nft.Timeout{Protocol: nft.TCP, Idle: time.Minute})

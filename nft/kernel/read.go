@@ -196,7 +196,7 @@ func (r *reading) sets(f nft.Family, t *nft.Table) error {
 
 // content reads the elements of a set that is not dynamic. count is their number as reported by the kernel.
 func (r *reading) content(f nft.Family, set *nft.SetContent, count int) error {
-	bounds := intervals{set: &set.Set, family: f}
+	var bounds []element
 	foreign := false
 	err := readAll(r.socket, nft.TableName, f, &set.Set, count, func(e element) bool {
 		key := swapHostOrder(&set.Set, f, e.key) + swapHostOrder(&set.Set, f, e.keyEnd)
@@ -208,7 +208,7 @@ func (r *reading) content(f nft.Family, set *nft.SetContent, count int) error {
 		case !e.ours:
 			foreign = true
 		case set.Interval && len(set.Key) == 1:
-			bounds.add(e)
+			bounds = append(bounds, e)
 		default:
 			set.Elements[key] = e.data
 		}
@@ -218,7 +218,7 @@ func (r *reading) content(f nft.Family, set *nft.SetContent, count int) error {
 		*set = nft.SetContent{Set: nft.Set{Name: set.Name}, Elements: nft.Elements{}}
 		return nil
 	}
-	bounds.join(set.Elements)
+	joinIntervals(set.Elements, &set.Set, f, bounds)
 	return err
 }
 

@@ -101,11 +101,11 @@ func TestMarkOf(t *testing.T) {
 
 // decodeAll reads elements out of NEWSETELEM messages, as Read does.
 func decodeAll(b []byte, f nft.Family, set *nft.Set) (nft.Elements, bool) {
-	d := elementDecoder{set: set, key: length(set.Key, f), verdicts: map[string]string{}}
+	d := elementDecoder{set: set, key: nft.KeyLen(set.Key, f), verdicts: map[string]string{}}
 	if set.Data != nil && !isVerdictMap(set) {
-		d.data = length(set.Data, f)
+		d.data = nft.KeyLen(set.Data, f)
 	}
-	bounds, elements, ours := intervals{set: set, family: f}, nft.Elements{}, true
+	bounds, elements, ours := []element(nil), nft.Elements{}, true
 	for m := range nfnetlink.Messages(b) {
 		for kind, list := range m.Attributes() {
 			if kind != unix.NFTA_SET_ELEM_LIST_ELEMENTS {
@@ -115,14 +115,14 @@ func decodeAll(b []byte, f nft.Family, set *nft.Set) (nft.Elements, bool) {
 				e := d.decode(value)
 				ours = ours && e.ours
 				if set.Interval && len(set.Key) == 1 {
-					bounds.add(e)
+					bounds = append(bounds, e)
 				} else {
 					elements[swapHostOrder(set, f, e.key)+swapHostOrder(set, f, e.keyEnd)] = e.data
 				}
 			}
 		}
 	}
-	bounds.join(elements)
+	joinIntervals(elements, set, f, bounds)
 	return elements, ours
 }
 
