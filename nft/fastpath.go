@@ -85,12 +85,13 @@ type (
 	DeleteFlowtable named
 )
 
-func (MatchFast) statement()         {}
-func (FlowAdd) statement()           {}
 func (o SetFlowtable) op() Family    { return o.Family }
 func (o DeleteFlowtable) op() Family { return o.Family }
-func (MatchFast) text() string       { return "ct status dnat ct status assured numgen random mod 16 0" }
-func (s FlowAdd) text() string       { return "flow add @" + s.Flowtable }
+
+func (MatchFast) text(t ruleText, _ context) ruleText {
+	return t.say("ct status dnat ct status assured numgen random mod 16 0")
+}
+func (s FlowAdd) text(t ruleText, _ context) ruleText { return t.say("flow add @", s.Flowtable) }
 
 // OneOf returns N if the statement matches one packet in N.
 func (MatchFast) OneOf() uint32 { return fastSample }

@@ -90,7 +90,9 @@ type Rule []Statement
 
 // Statement is one match or action of a rule. The set of statements is closed:
 // the text form, the simulator and the kernel encoder implement each of them.
-type Statement interface{ statement() }
+type Statement interface {
+	text(t ruleText, in context) ruleText
+}
 
 type (
 	// MatchProto is `meta l4proto tcp`. nft also needs it before `ct original proto-dst`, because that field depends on the protocol.
@@ -191,35 +193,6 @@ type (
 		Chain string // target of Goto and Jump
 	}
 )
-
-func (MatchProto) statement()       {}
-func (MatchPrefix) statement()      {}
-func (MatchSet) statement()         {}
-func (MatchNotDNAT) statement()     {}
-func (MatchLocalSource) statement() {}
-func (MatchLocalDest) statement()   {}
-func (MatchReply) statement()       {}
-func (MatchAssured) statement()     {}
-func (MatchSYN) statement()         {}
-func (MatchRST) statement()         {}
-func (MatchInitAck) statement()     {}
-func (MatchICMP) statement()        {}
-func (Delete) statement()           {}
-func (Over) statement()             {}
-func (MatchInvalid) statement()     {}
-func (MatchNoSYN) statement()       {}
-func (MatchEchoRequest) statement() {}
-func (MatchNotICMP) statement()     {}
-func (VerdictMap) statement()       {}
-func (DNAT) statement()             {}
-func (SourceMap) statement()        {}
-func (Update) statement()           {}
-func (SetTimeout) statement()       {}
-func (Counter) statement()          {}
-func (Masquerade) statement()       {}
-func (Redirect) statement()         {}
-func (Reject) statement()           {}
-func (Verdict) statement()          {}
 
 // RejectWith is the answer that Reject sends.
 type RejectWith uint8

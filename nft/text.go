@@ -31,20 +31,20 @@ func (r Rule) Mark(f Family) uint64 {
 }
 
 func (r Rule) appendText(b []byte, f Family) []byte {
-	t := ruleText{Family: f, buf: b}
+	text, in := ruleText(b), context{Family: f}
 	for i, s := range r {
 		if match, ok := s.(MatchProto); ok {
-			t.proto = match.Proto
+			in.proto = match.Proto
 			if match.implied(r[i+1:]) {
 				continue
 			}
 		}
-		if len(t.buf) > len(b) {
-			t.buf = append(t.buf, ' ')
+		if len(text) > len(b) {
+			text = append(text, ' ')
 		}
-		t.statement(s)
+		text = s.text(text, in)
 	}
-	return t.buf
+	return text
 }
 
 // implied reports whether nft omits the match, because a later statement of the rule contains the name of the protocol.
@@ -75,83 +75,122 @@ func (m MatchProto) implied(rest Rule) bool {
 	return false
 }
 
-// ruleText writes the statements of one rule.
-type ruleText struct {
+// ruleText is the beginning of a rule's text. Its methods return it with more text.
+type ruleText []byte
+
+// context is what the text of a statement depends on beside the statement.
+type context struct {
 	Family
-	buf   []byte
 	proto Protocol // the protocol that the rule has matched so far; 0 if none
 }
 
-func (t *ruleText) say(words ...string) {
+func (t ruleText) say(words ...string) ruleText {
 	for _, w := range words {
-		t.buf = append(t.buf, w...)
+		t = append(t, w...)
 	}
+	return t
 }
 
-func (t *ruleText) statement(s Statement) {
-	switch s := s.(type) {
-	case MatchProto:
-		t.say("meta l4proto ", s.Proto.String())
-	case MatchPrefix:
-		t.field(s.Field)
-		t.say(equal(s.Negate))
-		t.prefix(s)
-	case MatchSet:
-		t.fields(s.Key)
-		t.say(equal(s.Negate), "@", s.Set)
-	case MatchEchoRequest:
-		t.say(t.icmp(), " type echo-request")
-	case MatchNotICMP:
-		t.say("meta l4proto != ", t.icmpProtocol())
-	case MatchICMP:
-		t.say("meta l4proto ", t.icmpProtocol())
-	case VerdictMap:
-		t.fields(s.Key)
-		t.say(" vmap @", s.Map)
-	case DNAT:
-		t.say("dnat ", t.String(), " to ")
-		t.fields(s.Key)
-		t.say(" map @", s.Map)
-	case SourceMap:
-		t.say("snat ", t.String(), " to ")
-		t.fields(s.Key)
-		t.say(" map @", s.Map)
-	case Update:
-		t.update(s)
-	case Over:
-		t.limit(s.Rate)
-	case Delete:
-		t.say("delete @", s.Set, " { ")
-		t.fields(s.Key)
-		t.say(" }")
-	case SetTimeout:
-		t.say(`ct timeout set "`, s.Timeout.Name(), `"`)
-	case Counter:
-		t.say("counter name \"", s.Name, "\"")
-	case Reject:
-		t.reject(s.With)
-	case Verdict:
-		t.say(s.String())
-	case interface{ text() string }:
-		t.say(s.text())
-	default:
-		panic("nft: statement of no kind")
-	}
+func (t ruleText) number(n uint32) ruleText { return strconv.AppendUint(t, uint64(n), 10) }
+
+// The text methods of the statements add the text in nft syntax.
+
+func (s MatchProto) text(t ruleText, _ context) ruleText {
+	return t.say("meta l4proto ", s.Proto.String())
 }
 
-// text methods of the statements with a text that does not depend on the rest of the rule.
-func (MatchNotDNAT) text() string     { return "ct status ! dnat" }
-func (MatchLocalSource) text() string { return "fib saddr type local" }
-func (MatchLocalDest) text() string   { return "fib daddr type local" }
-func (MatchAssured) text() string     { return "ct status assured" }
-func (MatchSYN) text() string         { return "tcp flags syn" }
-func (MatchRST) text() string         { return "tcp flags rst" }
-func (MatchInitAck) text() string     { return "meta l4proto sctp @th,96,8 0x2" }
-func (MatchReply) text() string       { return "ct direction reply" }
-func (MatchInvalid) text() string     { return "ct state invalid" }
-func (MatchNoSYN) text() string       { return "tcp flags ! syn" }
-func (Masquerade) text() string       { return "masquerade" }
-func (Redirect) text() string         { return "redirect" }
+func (s MatchPrefix) text(t ruleText, in context) ruleText {
+	t = t.field(in, s.Field).say(equal(s.Negate))
+	if s.Prefix.IsSingleIP() { // nft prints the address alone
+		return s.Prefix.Addr().AppendTo(t)
+	}
+	return s.Prefix.Masked().AppendTo(t)
+}
+
+func (s MatchSet) text(t ruleText, in context) ruleText {
+	return t.fields(in, s.Key).say(equal(s.Negate), "@", s.Set)
+}
+
+func (MatchEchoRequest) text(t ruleText, in context) ruleText {
+	return t.say(in.icmp(), " type echo-request")
+}
+func (MatchNotICMP) text(t ruleText, in context) ruleText {
+	return t.say("meta l4proto != ", in.icmpProtocol())
+}
+func (MatchICMP) text(t ruleText, in context) ruleText {
+	return t.say("meta l4proto ", in.icmpProtocol())
+}
+func (MatchNotDNAT) text(t ruleText, _ context) ruleText     { return t.say("ct status ! dnat") }
+func (MatchLocalSource) text(t ruleText, _ context) ruleText { return t.say("fib saddr type local") }
+func (MatchLocalDest) text(t ruleText, _ context) ruleText   { return t.say("fib daddr type local") }
+func (MatchAssured) text(t ruleText, _ context) ruleText     { return t.say("ct status assured") }
+func (MatchSYN) text(t ruleText, _ context) ruleText         { return t.say("tcp flags syn") }
+func (MatchRST) text(t ruleText, _ context) ruleText         { return t.say("tcp flags rst") }
+func (MatchInitAck) text(t ruleText, _ context) ruleText {
+	return t.say("meta l4proto sctp @th,96,8 0x2")
+}
+func (MatchReply) text(t ruleText, _ context) ruleText   { return t.say("ct direction reply") }
+func (MatchInvalid) text(t ruleText, _ context) ruleText { return t.say("ct state invalid") }
+func (MatchNoSYN) text(t ruleText, _ context) ruleText   { return t.say("tcp flags ! syn") }
+func (Masquerade) text(t ruleText, _ context) ruleText   { return t.say("masquerade") }
+func (Redirect) text(t ruleText, _ context) ruleText     { return t.say("redirect") }
+func (s Verdict) text(t ruleText, _ context) ruleText    { return t.say(s.String()) }
+func (s VerdictMap) text(t ruleText, in context) ruleText {
+	return t.fields(in, s.Key).say(" vmap @", s.Map)
+}
+func (s Over) text(t ruleText, _ context) ruleText    { return t.limit(s.Rate) }
+func (s Counter) text(t ruleText, _ context) ruleText { return t.say(`counter name "`, s.Name, `"`) }
+
+func (s DNAT) text(t ruleText, in context) ruleText {
+	return t.say("dnat ", in.String(), " to ").fields(in, s.Key).say(" map @", s.Map)
+}
+
+func (s SourceMap) text(t ruleText, in context) ruleText {
+	return t.say("snat ", in.String(), " to ").fields(in, s.Key).say(" map @", s.Map)
+}
+
+func (s Delete) text(t ruleText, in context) ruleText {
+	return t.say("delete @", s.Set, " { ").fields(in, s.Key).say(" }")
+}
+
+func (s SetTimeout) text(t ruleText, in context) ruleText {
+	return t.say(`ct timeout set "`, s.Timeout.Name(), `"`)
+}
+
+func (s Update) text(t ruleText, in context) ruleText {
+	operation := "update @"
+	if s.Add {
+		operation = "add @"
+	}
+	t = t.say(operation, s.Map, " { ").fields(in, s.Key)
+	if s.Timeout > 0 {
+		t = appendDuration(t.say(" timeout "), s.Timeout)
+	}
+	if s.Rate.Count > 0 {
+		t = t.say(" ").limit(s.Rate)
+	}
+	if s.Connections > 0 {
+		t = t.say(" ct count over ").number(s.Connections)
+	}
+	if len(s.Data) > 0 {
+		t = t.say(" : ").fields(in, s.Data)
+	}
+	return t.say(" }")
+}
+
+func (s Reject) text(t ruleText, in context) ruleText {
+	switch {
+	case s.With == RejectTCPReset:
+		return t.say("reject with tcp reset")
+	case s.With == RejectPortUnreachable:
+		return t.say("reject")
+	case s.With == RejectHostUnreachable && in.Family == IPv6:
+		return t.say("reject with icmpv6 addr-unreachable")
+	case s.With == RejectHostUnreachable:
+		return t.say("reject with icmp host-unreachable")
+	}
+	panic("nft: reject of no kind")
+}
 
 func equal(negate bool) string {
 	if negate {
@@ -160,144 +199,83 @@ func equal(negate bool) string {
 	return " "
 }
 
-func (t *ruleText) icmpProtocol() string {
-	if t.Family == IPv6 {
+func (in context) icmpProtocol() string {
+	if in.Family == IPv6 {
 		return "ipv6-icmp"
 	}
 	return "icmp"
 }
 
-func (t *ruleText) icmp() string {
-	if t.Family == IPv6 {
+func (in context) icmp() string {
+	if in.Family == IPv6 {
 		return "icmpv6"
 	}
 	return "icmp"
 }
 
-func (t *ruleText) fields(fields []Field) {
+func (t ruleText) limit(r Rate) ruleText {
+	return t.say("limit rate over ", r.String(), " burst ").number(r.Burst()).say(" packets")
+}
+
+func (t ruleText) fields(in context, fields []Field) ruleText {
 	for i, field := range fields {
 		if i > 0 {
-			t.say(" . ")
+			t = t.say(" . ")
 		}
-		t.field(field)
+		t = t.field(in, field)
 	}
+	return t
 }
 
-func (t *ruleText) field(field Field) {
+func (t ruleText) field(in context, field Field) ruleText {
 	switch field.Kind {
 	case FieldSaddr:
-		t.say(t.String(), " saddr")
-		t.mask(field)
+		return t.say(in.String(), " saddr").mask(in, field)
 	case FieldDaddr:
-		t.say(t.String(), " daddr")
-		t.mask(field)
+		return t.say(in.String(), " daddr").mask(in, field)
 	case FieldL4Proto:
-		t.say("meta l4proto")
+		return t.say("meta l4proto")
 	case FieldDport:
-		if t.proto != 0 {
-			t.say(t.proto.String(), " dport")
-		} else {
-			t.say("th dport")
+		if in.proto != 0 {
+			return t.say(in.proto.String(), " dport")
 		}
+		return t.say("th dport")
 	case FieldSport:
-		t.say("th sport")
+		return t.say("th sport")
 	case FieldOriginalDaddr:
-		t.say("ct original ", t.String(), " daddr")
+		return t.say("ct original ", in.String(), " daddr")
 	case FieldOriginalDport:
-		t.say("ct original proto-dst")
+		return t.say("ct original proto-dst")
 	case FieldNumgen:
-		t.say("numgen random mod ")
-		t.buf = strconv.AppendUint(t.buf, uint64(field.Mod), 10)
+		t = t.say("numgen random mod ").number(field.Mod)
 		if field.Offset > 0 {
-			t.say(" offset ")
-			t.buf = strconv.AppendUint(t.buf, uint64(field.Offset), 10)
+			t = t.say(" offset ").number(field.Offset)
 		}
+		return t
 	case FieldTurn:
-		t.say("numgen inc mod ")
-		t.buf = strconv.AppendUint(t.buf, uint64(field.Mod), 10)
+		return t.say("numgen inc mod ").number(field.Mod)
 	case FieldHashSource, FieldHashFlow:
-		t.say("jhash ", t.String(), " saddr ")
+		t = t.say("jhash ", in.String(), " saddr ")
 		if field.Kind == FieldHashFlow {
-			t.say(". th sport ")
+			t = t.say(". th sport ")
 		}
-		t.say("mod ")
-		t.buf = strconv.AppendUint(t.buf, uint64(field.Mod), 10)
-		t.say(" seed 0x")
-		t.buf = strconv.AppendUint(t.buf, HashSeed, 16)
+		return strconv.AppendUint(t.say("mod ").number(field.Mod).say(" seed 0x"), HashSeed, 16)
 	case FieldPort:
-		t.buf = strconv.AppendUint(t.buf, uint64(field.Port), 10)
+		return t.number(uint32(field.Port))
 	case FieldIif:
-		t.say("iif")
+		return t.say("iif")
 	case FieldOif:
-		t.say("oif")
-	default:
-		panic("nft: field of no kind")
+		return t.say("oif")
 	}
+	panic("nft: field of no kind")
 }
 
-// mask formats the mask of a field that reads only the leading bits of an address.
-func (t *ruleText) mask(field Field) {
+// mask adds the mask of a field that reads only the leading bits of an address.
+func (t ruleText) mask(in context, field Field) ruleText {
 	if field.Bits == 0 {
-		return
+		return t
 	}
-	t.say(" & ")
-	t.buf = field.Mask(t.Family).AppendTo(t.buf)
-}
-
-// prefix formats a prefix, or the address alone if the prefix contains a single address.
-func (t *ruleText) prefix(m MatchPrefix) {
-	if m.Prefix.IsSingleIP() {
-		t.buf = m.Prefix.Addr().AppendTo(t.buf)
-		return
-	}
-	t.buf = m.Prefix.Masked().AppendTo(t.buf)
-}
-
-func (t *ruleText) update(u Update) {
-	operation := "update @"
-	if u.Add {
-		operation = "add @"
-	}
-	t.say(operation, u.Map, " { ")
-	t.fields(u.Key)
-	if u.Timeout > 0 {
-		t.say(" timeout ")
-		t.buf = appendDuration(t.buf, u.Timeout)
-	}
-	if u.Rate.Count > 0 {
-		t.say(" ")
-		t.limit(u.Rate)
-	}
-	if u.Connections > 0 {
-		t.say(" ct count over ")
-		t.buf = strconv.AppendUint(t.buf, uint64(u.Connections), 10)
-	}
-	if len(u.Data) > 0 {
-		t.say(" : ")
-		t.fields(u.Data)
-	}
-	t.say(" }")
-}
-
-func (t *ruleText) limit(r Rate) {
-	t.say("limit rate over ", r.String(), " burst ")
-	t.buf = strconv.AppendUint(t.buf, uint64(r.Burst()), 10)
-	t.say(" packets")
-}
-
-func (t *ruleText) reject(with RejectWith) {
-	switch {
-	case with == RejectTCPReset:
-		t.say("reject with tcp reset")
-	case with == RejectPortUnreachable:
-		t.say("reject")
-	case with == RejectHostUnreachable && t.Family == IPv6:
-		t.say("reject with icmpv6 addr-unreachable")
-	case with == RejectHostUnreachable:
-		t.say("reject with icmp host-unreachable")
-	default:
-		panic("nft: reject of no kind")
-	}
+	return field.Mask(in.Family).AppendTo(t.say(" & "))
 }
 
 // appendDuration writes a time as nft does, with days and without a fraction of a
