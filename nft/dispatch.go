@@ -248,7 +248,7 @@ func (t *tableState) setBoxElements(f Family, box *Box) {
 			}
 		}
 	}
-	if internal := mergePrefixes(box.InternalSources, f); len(mergedPrefixes(box.InternalSources, f)) > fewInternalSources {
+	if internal := mergePrefixes(box.InternalSources, f); len(MergedPrefixes(box.InternalSources, f)) > fewInternalSources {
 		for _, r := range internal {
 			want[setInternalSources][AddrKey(r.First)+AddrKey(r.Last)] = ""
 		}

@@ -167,7 +167,7 @@ func (t *tableState) egressElements(yield func(string, Element) bool) bool {
 
 // egressInside returns the destinations to which packets of egress sources keep their source address.
 func egressInside(f Family, box *Box) []netip.Prefix {
-	return mergedPrefixes(append(box.EgressFrom[:len(box.EgressFrom):len(box.EgressFrom)], box.InternalSources...), f)
+	return MergedPrefixes(append(box.EgressFrom[:len(box.EgressFrom):len(box.EgressFrom)], box.InternalSources...), f)
 }
 
 // egressInsideElements returns the elements of setEgressInside, for the destinations of egressInside. There are none if the destinations are few,

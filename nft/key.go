@@ -195,8 +195,8 @@ func mergeRanges(all []Range, f Family) []Range {
 	return merged
 }
 
-// mergedPrefixes returns the prefixes of a family in order, without prefixes that are contained in another one.
-func mergedPrefixes(prefixes []netip.Prefix, f Family) []netip.Prefix {
+// MergedPrefixes returns the prefixes of a family in order, without prefixes that are contained in another one.
+func MergedPrefixes(prefixes []netip.Prefix, f Family) []netip.Prefix {
 	var merged []netip.Prefix
 	for _, p := range prefixes {
 		if FamilyOf(p.Addr()) == f {

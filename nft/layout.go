@@ -148,7 +148,7 @@ const fewInternalSources = 3
 // insideClients returns the matches for clients in the internal sources, each for a separate rule. Exactly one of them matches such a client. client
 // is Saddr, or Daddr for packets to the client.
 func insideClients(f Family, box *Box, client Field) (matches []Statement) {
-	prefixes := mergedPrefixes(box.InternalSources, f)
+	prefixes := MergedPrefixes(box.InternalSources, f)
 	if len(prefixes) > fewInternalSources {
 		return []Statement{MatchSet{Key: []Field{client}, Set: setInternalSources}}
 	}
@@ -160,7 +160,7 @@ func insideClients(f Family, box *Box, client Field) (matches []Statement) {
 
 // outsideClients returns a match of clients that are not in the internal sources. It matches all clients if there are no internal sources.
 func outsideClients(f Family, box *Box) Rule {
-	return outside(mergedPrefixes(box.InternalSources, f), Saddr, setInternalSources)
+	return outside(MergedPrefixes(box.InternalSources, f), Saddr, setInternalSources)
 }
 
 // outside returns a match of addresses in none of the prefixes. If there are too many prefixes for a rule, it uses the named set, which must contain

@@ -128,7 +128,7 @@ func (p *Port) flows(frontend int) Flows {
 func PortOf(p *nft.ServicePort, serving []netip.AddrPort, drain Drain) Port {
 	port := Port{Family: p.Family, Protocol: p.Protocol, Drain: drain, Frontends: FrontendsOf(p), Egress: p.Egress}
 	for i := range p.Frontends {
-		from := sourcesOf(&p.Frontends[i], p.Family == nft.IPv4)
+		from := sourcesOf(&p.Frontends[i], p.Family)
 		if from != nil && port.Sources == nil {
 			port.Sources = make([]sources, len(p.Frontends))
 		}
@@ -209,36 +209,16 @@ type admission struct {
 	allow, deny []*nft.SourceSet
 }
 
-// sourcesOf returns the clients of one family (IPv4 if is4 is set) that may connect to a frontend; nil means all.
-func sourcesOf(fe *nft.Frontend, is4 bool) sources {
+// sourcesOf returns the clients of one family that may connect to a frontend; nil means all.
+func sourcesOf(fe *nft.Frontend, family nft.Family) sources {
 	if fe.Sources == nil && fe.Sets == nil {
 		return nil
 	}
-	a := admission{ranges: tidyPrefixes(fe.Sources, is4), ranged: fe.Sources != nil}
+	a := admission{ranges: nft.MergedPrefixes(fe.Sources, family), ranged: fe.Sources != nil}
 	if fe.Sets != nil {
 		a.allow, a.deny = fe.Sets.Allow, fe.Sets.Deny
 	}
 	return sources{a}
-}
-
-// tidyPrefixes returns the prefixes of one family (IPv4 if is4 is set), sorted and without those that lie within another prefix.
-func tidyPrefixes(prefixes []netip.Prefix, is4 bool) []netip.Prefix {
-	all := make([]netip.Prefix, 0, len(prefixes))
-	for _, p := range prefixes {
-		if p.Addr().Is4() == is4 {
-			all = append(all, p.Masked())
-		}
-	}
-	slices.SortFunc(all, func(a, b netip.Prefix) int {
-		return cmp.Or(a.Addr().Compare(b.Addr()), cmp.Compare(a.Bits(), b.Bits()))
-	})
-	kept := all[:0]
-	for _, p := range all {
-		if len(kept) == 0 || !kept[len(kept)-1].Overlaps(p) {
-			kept = append(kept, p)
-		}
-	}
-	return kept
 }
 
 // admit reports whether a client may connect.

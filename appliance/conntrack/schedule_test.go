@@ -31,8 +31,8 @@ func inState(e entry, s tcpState) entry {
 
 // Who may connect: the client of these tests is one of ours.
 var (
-	admitted = sourcesOf(from("192.0.2.0/24", "203.0.113.0/25"), true)
-	theirs   = sourcesOf(from("192.0.2.0/24", "203.0.113.128/25"), true)
+	admitted = sourcesOf(from("192.0.2.0/24", "203.0.113.0/25"), nft.IPv4)
+	theirs   = sourcesOf(from("192.0.2.0/24", "203.0.113.128/25"), nft.IPv4)
 )
 
 // Connections to an endpoint that is down end at once where a Service asks for that; those to one that
@@ -138,11 +138,11 @@ func TestSourceSetsAdmit(t *testing.T) {
 		{nft.Frontend{Sources: ranges, Sets: &nft.SourceSets{Allow: []*nft.SourceSet{office}}}, "192.0.2.1", "203.0.113.1"},
 		{nft.Frontend{Sources: ranges, Sets: &nft.SourceSets{Deny: []*nft.SourceSet{scanners}}}, "198.51.100.1", "192.0.2.1"},
 	} {
-		s := sourcesOf(&tt.fe, true)
+		s := sourcesOf(&tt.fe, nft.IPv4)
 		if !s.admit(netip.MustParseAddr(tt.admits)) || s.admit(netip.MustParseAddr(tt.refuse)) {
 			t.Errorf("%+v: %s is not admitted, or %s is", tt.fe, tt.admits, tt.refuse)
 		}
-		if other := sourcesOf(&nft.Frontend{Sets: &nft.SourceSets{Allow: []*nft.SourceSet{set("192.0.2.0/24")}}}, true); s.equal(other) || !s.equal(s) {
+		if other := sourcesOf(&nft.Frontend{Sets: &nft.SourceSets{Allow: []*nft.SourceSet{set("192.0.2.0/24")}}}, nft.IPv4); s.equal(other) || !s.equal(s) {
 			t.Error("sets are not the same although one has another content")
 		}
 	}
@@ -154,15 +154,15 @@ func TestSourcesOf(t *testing.T) {
 		"10.0.0.0": true, "10.255.255.255": true, "11.0.0.0": false, "9.255.255.255": false, "203.0.113.0": true,
 		"203.0.113.1": false, "203.0.113.64": true, "203.0.113.127": true, "203.0.113.128": false, "255.0.0.0": false,
 	} {
-		if got := sourcesOf(list, true).admit(netip.MustParseAddr(client)); got != want {
+		if got := sourcesOf(list, nft.IPv4).admit(netip.MustParseAddr(client)); got != want {
 			t.Errorf("%s: %v", client, got)
 		}
 	}
-	v6 := sourcesOf(list, false)
+	v6 := sourcesOf(list, nft.IPv6)
 	if !v6.admit(netip.MustParseAddr("2001:db8:ffff::1")) || v6.admit(netip.MustParseAddr("2001:db9::")) {
 		t.Errorf("of IPv6: %v", v6)
 	}
-	if sourcesOf(&nft.Frontend{}, true) != nil || sourcesOf(from(), true).admit(client.Addr()) {
+	if sourcesOf(&nft.Frontend{}, nft.IPv4) != nil || sourcesOf(from(), nft.IPv4).admit(client.Addr()) {
 		t.Error("nil is everybody, an empty list is nobody")
 	}
 }

@@ -90,18 +90,11 @@ type port struct {
 	frontends []conntrack.Frontend
 	logged    bool
 	pools     [nft.NumPools][]netip.AddrPort
-	relay     [nft.NumPools]netip.AddrPort // the listener that relays connections, if valid
-	listeners []netip.AddrPort             // all addresses that relay ever had: connections outlive a change
-	endpoints map[netip.AddrPort]*record   // the endpoints that had connections
-	gone      Record                       // sum of the endpoints that were dropped
-	reported  Record                       // the total of all endpoints at the last Snapshot
-}
-
-// record has the totals of one endpoint of a port.
-type record struct {
-	ended    Record
-	reported Record    // the total at the last Snapshot, with open connections
-	left     time.Time // when the endpoint was removed from the port; zero if it was not
+	relay     [nft.NumPools]netip.AddrPort    // the listener that relays connections, if valid
+	listeners []netip.AddrPort                // all addresses that relay ever had: connections outlive a change
+	endpoints map[netip.AddrPort]*SavedRecord // the endpoints that had connections
+	gone      Record                          // sum of the endpoints that were dropped
+	reported  Record                          // the total of all endpoints at the last Snapshot
 }
 
 type begun struct {
@@ -193,10 +186,11 @@ type SavedPort struct {
 	Gone, Reported Record
 }
 
-// SavedRecord has the totals of one endpoint.
+// SavedRecord has the totals of one endpoint of a port.
 type SavedRecord struct {
-	Ended, Reported Record
-	Left            time.Time
+	Ended    Record
+	Reported Record    // the total at the last Snapshot, with open connections
+	Left     time.Time // when the endpoint was removed from the port; zero if it was not
 }
 
 // Save returns the state for the next process.
@@ -211,7 +205,7 @@ func (b *Totals) Save() *Saved {
 			}
 			one := SavedPort{p.id, p.family, p.protocol, make(map[netip.AddrPort]SavedRecord, len(p.endpoints)), p.gone, p.reported}
 			for at, r := range p.endpoints {
-				one.Endpoints[at] = SavedRecord{r.ended, r.reported, r.left}
+				one.Endpoints[at] = *r
 			}
 			s.Services[service] = append(s.Services[service], one)
 		}
@@ -242,7 +236,7 @@ func (b *Totals) Resumed() bool {
 
 // resume returns a new port, with the totals that an earlier process saved for it. The caller holds mu.
 func (b *Totals) resume(service string, id portID) *port {
-	p := &port{portID: id, service: service, endpoints: map[netip.AddrPort]*record{}}
+	p := &port{portID: id, service: service, endpoints: map[netip.AddrPort]*SavedRecord{}}
 	i := slices.IndexFunc(b.saved[service], func(s SavedPort) bool { return portID{s.ID, s.Family, s.Protocol} == id })
 	if i < 0 {
 		return p
@@ -250,7 +244,7 @@ func (b *Totals) resume(service string, id portID) *port {
 	s := b.saved[service][i]
 	p.gone, p.reported = s.Gone, s.Reported
 	for at, r := range s.Endpoints {
-		p.endpoints[at] = &record{r.Ended, r.Reported, r.Left}
+		p.endpoints[at] = &r
 	}
 	b.saved[service] = slices.Delete(b.saved[service], i, i+1)
 	return p
@@ -286,9 +280,9 @@ func (p *port) judge(now time.Time) {
 	for at, r := range p.endpoints {
 		switch {
 		case getting[at]:
-			r.left = time.Time{}
-		case r.left.IsZero():
-			r.left = now
+			r.Left = time.Time{}
+		case r.Left.IsZero():
+			r.Left = now
 		}
 	}
 	p.forget()
@@ -301,16 +295,16 @@ func (p *port) forget() {
 	}
 	var left []netip.AddrPort
 	for at, r := range p.endpoints {
-		if !r.left.IsZero() {
+		if !r.Left.IsZero() {
 			left = append(left, at)
 		}
 	}
 	if len(left) <= maxLeft {
 		return
 	}
-	slices.SortFunc(left, func(a, b netip.AddrPort) int { return p.endpoints[a].left.Compare(p.endpoints[b].left) })
+	slices.SortFunc(left, func(a, b netip.AddrPort) int { return p.endpoints[a].Left.Compare(p.endpoints[b].Left) })
 	for _, at := range left[:len(left)-maxLeft/2] {
-		p.gone.Add(p.endpoints[at].ended)
+		p.gone.Add(p.endpoints[at].Ended)
 		delete(p.endpoints, at)
 	}
 }
@@ -391,17 +385,17 @@ func (b *Totals) end(e end, now time.Time) {
 		b.late = append(b.late, e)
 		return
 	}
-	e.port.record(e.at, now).ended.Add(e.Record)
+	e.port.record(e.at, now).Ended.Add(e.Record)
 }
 
 // record returns the record of an endpoint, and adds one if there is none.
-func (p *port) record(at netip.AddrPort, now time.Time) *record {
+func (p *port) record(at netip.AddrPort, now time.Time) *SavedRecord {
 	r := p.endpoints[at]
 	if r == nil {
-		r = &record{}
+		r = &SavedRecord{}
 		if !p.has(at) {
 			p.forget()
-			r.left = now
+			r.Left = now
 		}
 		p.endpoints[at] = r
 	}
@@ -452,13 +446,13 @@ func (l *Snapshot) Total(id string, family nft.Family, protocol nft.Protocol, op
 	endpoints = make(map[netip.AddrPort]Record, len(p.endpoints))
 	all = p.gone
 	for at, r := range p.endpoints {
-		total := r.ended
+		total := r.Ended
 		total.Add(open[at])
-		if missing := r.reported.raise(total); b.unsure {
-			r.ended.Add(missing) // their ends were lost
+		if missing := r.Reported.raise(total); b.unsure {
+			r.Ended.Add(missing) // their ends were lost
 		}
-		endpoints[at] = r.reported
-		all.Add(r.reported)
+		endpoints[at] = r.Reported
+		all.Add(r.Reported)
 	}
 	p.reported.raise(all)
 	return endpoints, p.reported
@@ -480,7 +474,7 @@ func (l *Snapshot) End(ids []uint32) {
 	defer b.mu.Unlock()
 	b.looking = false
 	for _, e := range b.late {
-		e.port.record(e.at, l.began).ended.Add(e.Record)
+		e.port.record(e.at, l.began).Ended.Add(e.Record)
 	}
 	b.late = b.late[:0]
 	if cap(b.late) > 1024 {

@@ -400,7 +400,7 @@ func TestRanges(t *testing.T) {
 	for id, want := range map[string]uint64{"default/media": 2, "default/web": 1} {
 		var got uint64
 		for _, r := range k.book.services[id][0].endpoints {
-			got += r.ended.Connections
+			got += r.Ended.Connections
 		}
 		if got != want {
 			t.Errorf("%s has %d connections, want %d", id, got, want)

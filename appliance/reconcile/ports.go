@@ -506,26 +506,16 @@ func vipsBefore(have nft.Ruleset, facts *node.Facts) map[netip.Addr]bool {
 // addAsked adds the addresses of stored Services to vips. It also adds those of Services in force, which may differ while a rollout has not reached
 // this box.
 func addAsked(vips map[netip.Addr]bool, objects *store.Store) {
-	all := slices.Collect(values(objects.Services()))
-	for _, svc := range slices.AppendSeq(all, values(objects.InForce().Services())) {
-		texts := slices.Concat(svc.Spec.ClusterIPs, svc.Spec.ExternalIPs)
-		for _, ingress := range svc.Status.LoadBalancer.Ingress {
-			texts = append(texts, ingress.IP)
-		}
-		for _, text := range texts {
-			if addr, err := netip.ParseAddr(text); err == nil {
-				vips[addr] = true
+	for _, services := range []iter.Seq2[string, *object.Service]{objects.Services(), objects.InForce().Services()} {
+		for _, svc := range services {
+			texts := slices.Concat(svc.Spec.ClusterIPs, svc.Spec.ExternalIPs)
+			for _, ingress := range svc.Status.LoadBalancer.Ingress {
+				texts = append(texts, ingress.IP)
 			}
-		}
-	}
-}
-
-// values returns an iterator over the values of a sequence of keys and values.
-func values[K, V any](of iter.Seq2[K, V]) iter.Seq[V] {
-	return func(yield func(V) bool) {
-		for _, v := range of {
-			if !yield(v) {
-				return
+			for _, text := range texts {
+				if addr, err := netip.ParseAddr(text); err == nil {
+					vips[addr] = true
+				}
 			}
 		}
 	}

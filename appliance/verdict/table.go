@@ -154,10 +154,7 @@ func next(p *wire.Problem, packaged wire.Packaged) string {
 	if !packaged && r.Plain != "" {
 		text = r.Plain
 	}
-	place := p.File
-	if place != "" && p.Line > 0 {
-		place = fmt.Sprintf("%s:%d", place, p.Line)
-	}
+	place := place(p)
 	if place == "" {
 		text = strings.Replace(strings.Replace(text, " (PLACE)", "", 1), "correct PLACE", "correct it", 1)
 	}
