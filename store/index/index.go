@@ -2,7 +2,6 @@ package index
 
 import (
 	"cmp"
-	"iter"
 	"maps"
 	"net/netip"
 	"slices"
@@ -22,7 +21,7 @@ type Index struct {
 	podsWith map[label]map[string]*object.Pod
 	// selectors holds the Services that have a selector. Each is stored under one label of its selector: the one that had the fewest Services when it
 	// was added, usually none.
-	selectors map[label]selecting
+	selectors map[label][]*object.Service
 
 	externals Externals
 	hosts     hostIndex
@@ -39,7 +38,7 @@ func New() *Index {
 		endpoints: map[string]*object.Endpoints{},
 		pods:      map[string]*object.Pod{},
 		podsWith:  map[label]map[string]*object.Pod{},
-		selectors: map[label]selecting{},
+		selectors: map[label][]*object.Service{},
 		externals: Externals{},
 	}
 }
@@ -50,9 +49,9 @@ func (x *Index) Clone() *Index {
 		services: maps.Clone(x.services), slices: maps.Clone(x.slices), endpoints: maps.Clone(x.endpoints), pods: maps.Clone(x.pods),
 		podsWith: CloneMaps(x.podsWith), selectors: maps.Clone(x.selectors), externals: CloneMaps(x.externals),
 	}
-	for at, s := range c.selectors {
-		if s.more != nil {
-			c.selectors[at] = selecting{more: maps.Clone(s.more)}
+	for at, list := range c.selectors {
+		if cap(list) > 1 { // else no change of one writes where the other reads
+			c.selectors[at] = slices.Clone(list)
 		}
 	}
 	return c
@@ -86,7 +85,10 @@ func (x *Index) Add(added object.Object) {
 	switch o := added.(type) {
 	case *object.Service:
 		x.services[key] = o
-		x.addSelector(key, o)
+		if len(o.Spec.Selector) > 0 {
+			at := rarest(o.Metadata.Namespace, o.Spec.Selector, func(l label) int { return len(x.selectors[l]) })
+			x.selectors[at] = append(x.selectors[at], o)
+		}
 		x.externals.Add(key, o)
 	case *object.Endpoints:
 		x.endpoints[key] = o
@@ -122,7 +124,7 @@ func (x *Index) Pack(whole, packed object.Object) {
 	}
 }
 
-// Remove removes an object, if it is there.
+// Remove removes an object, if it is there: the very one that was added.
 func (x *Index) Remove(removed object.Object) {
 	key := ServiceKey(removed)
 	switch o := removed.(type) {
@@ -133,10 +135,14 @@ func (x *Index) Remove(removed object.Object) {
 		}
 		for name, value := range o.Spec.Selector {
 			at := label{o.Metadata.Namespace, name, value}
-			if left := x.selectors[at].without(key); left.len() == 0 {
+			list := x.selectors[at]
+			switch i, last := slices.Index(list, o), len(list)-1; {
+			case i < 0:
+			case last == 0:
 				delete(x.selectors, at)
-			} else {
-				x.selectors[at] = left
+			default: // they are in no order
+				list[i], list[last] = list[last], nil
+				x.selectors[at] = list[:last]
 			}
 		}
 	case *object.Endpoints:
@@ -188,14 +194,6 @@ func (x *Index) Pods() []string {
 // Externals returns the Services with external IPs. The caller must not change the maps.
 func (x *Index) Externals() Externals { return x.externals }
 
-func (x *Index) addSelector(key string, svc *object.Service) {
-	if len(svc.Spec.Selector) == 0 {
-		return
-	}
-	at := rarest(svc.Metadata.Namespace, svc.Spec.Selector, func(l label) int { return x.selectors[l].len() })
-	x.selectors[at] = x.selectors[at].with(key, svc)
-}
-
 // rarest returns the label for which entries returns the smallest number; the zero label if there are no labels.
 func rarest(namespace string, labels map[string]string, entries func(label) int) (at label) {
 	fewest := 0
@@ -226,9 +224,9 @@ func (x *Index) Selected(namespace string, selector map[string]string) []*object
 func (x *Index) Selecting(namespace string, labels map[string]string) []string {
 	found := map[string]bool{}
 	for name, value := range labels {
-		for key, svc := range x.selectors[label{namespace, name, value}].all() {
+		for _, svc := range x.selectors[label{namespace, name, value}] {
 			if object.HasLabels(labels, svc.Spec.Selector) {
-				found[key] = true
+				found[ServiceKey(svc)] = true
 			}
 		}
 	}
@@ -275,50 +273,6 @@ func AddressesOf(o object.Object, selector map[string]string) (texts []string) {
 		}
 	}
 	return texts
-}
-
-// selecting is a set of Services by their "namespace/name". One Service, the usual case, needs no map.
-type selecting struct {
-	key  string
-	one  *object.Service
-	more map[string]*object.Service // if not nil, it holds all Services of the set
-}
-
-// with returns the set with a Service added. It may change the map of the receiver.
-func (s selecting) with(key string, svc *object.Service) selecting {
-	switch {
-	case s.more != nil:
-		s.more[key] = svc
-	case s.one == nil || s.key == key:
-		s.key, s.one = key, svc
-	default:
-		s = selecting{more: map[string]*object.Service{s.key: s.one, key: svc}}
-	}
-	return s
-}
-
-// without returns the set with a Service removed. It may change the map of the receiver.
-func (s selecting) without(key string) selecting {
-	if s.more != nil {
-		delete(s.more, key)
-	} else if s.key == key {
-		s = selecting{}
-	}
-	return s
-}
-
-func (s selecting) len() int {
-	if s.one != nil {
-		return 1
-	}
-	return len(s.more)
-}
-
-func (s selecting) all() iter.Seq2[string, *object.Service] {
-	if s.one == nil {
-		return maps.All(s.more)
-	}
-	return func(yield func(string, *object.Service) bool) { yield(s.key, s.one) }
 }
 
 // Externals maps external IPs to the Services that have them, by their "namespace/name".

@@ -67,6 +67,32 @@ func FuzzSelectors(f *testing.F) {
 	})
 }
 
+// Services that share a label stay apart in an index and its copy, whatever is added to and removed from either.
+func TestCloneOfSelectors(t *testing.T) {
+	svc := func(name string) *object.Service {
+		return &object.Service{Metadata: object.ObjectMeta{Namespace: "n", Name: name}, Spec: object.ServiceSpec{Selector: map[string]string{"app": "web"}}}
+	}
+	a, b, c := svc("a"), svc("b"), svc("c")
+	x := New()
+	for _, s := range []*object.Service{a, b, c} {
+		x.Add(s)
+	}
+	y := x.Clone()
+	x.Remove(a)
+	x.Add(svc("d"))
+	y.Add(svc("e"))
+	y.Remove(b)
+	x.Add(svc("f"))
+	for _, tt := range []struct {
+		of   *Index
+		want string
+	}{{x, "n/b n/c n/d n/f"}, {y, "n/a n/c n/e"}} {
+		if got := strings.Join(tt.of.Selecting("n", map[string]string{"app": "web"}), " "); got != tt.want {
+			t.Errorf("%s, want %s", got, tt.want)
+		}
+	}
+}
+
 func names(pods []*object.Pod) string {
 	var list []string
 	for _, p := range pods {
