@@ -51,8 +51,12 @@ func SumOf(pair Pair) Sum {
 	return Sum(checksumOf([]byte(pair.Key), append(binary.BigEndian.AppendUint64(nil, pair.Revision), pair.Value...)))
 }
 
-// ScanPairs implements Engine.Scan for pairs in memory.
-func ScanPairs(pairs []Pair, want func(key string, sum Sum) bool, use func([]Pair) error) error {
+// ScanLoaded implements Engine.Scan by the given Engine.Load, for pairs in memory.
+func ScanLoaded(load func(string) ([]Pair, error), prefix string, want func(key string, sum Sum) bool, use func([]Pair) error) error {
+	pairs, err := load(prefix)
+	if err != nil {
+		return err
+	}
 	if want != nil {
 		pairs = slices.DeleteFunc(pairs, func(pair Pair) bool { return !want(pair.Key, SumOf(pair)) })
 	}

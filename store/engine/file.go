@@ -2,7 +2,6 @@ package engine
 
 import (
 	"bytes"
-	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -158,24 +157,12 @@ func createFile(path string) error {
 	if err := os.Remove(fresh); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	db, err := openBolt(fresh, false)
-	if err != nil {
-		return err
-	}
-	err = db.Update(func(tx *bbolt.Tx) error {
-		if _, err := tx.CreateBucket(pairsBucket); err != nil {
-			return err
-		}
-		meta, err := tx.CreateBucket(metaBucket)
-		if err != nil {
-			return err
-		}
-		if err := meta.Put(digestKey, make([]byte, sha256.Size)); err != nil {
-			return err
-		}
-		return meta.Put(versionKey, []byte(strconv.Itoa(formatVersion)))
+	err := writeFile(fresh, func(db *bbolt.DB) error {
+		return db.Update(func(tx *bbolt.Tx) error {
+			return addBuckets(tx, formatVersion, func(*bbolt.Bucket) (sum, error) { return sum{}, nil })
+		})
 	})
-	if err := errors.Join(err, db.Close()); err != nil {
+	if err != nil {
 		return err
 	}
 	if err := os.Rename(fresh, path); err != nil {
@@ -485,22 +472,48 @@ func (f *File) compact() error {
 
 // copyTo writes a copy of the file without free pages, and verifies it.
 func (f *File) copyTo(path string) error {
-	copied, err := openBolt(path, false)
+	err := writeFile(path, func(db *bbolt.DB) error { return bbolt.Compact(db, f.db, compactStep) })
 	if err != nil {
-		return err
-	}
-	defer copied.Close()
-	if err := bbolt.Compact(copied, f.db, compactStep); err != nil {
-		return err
-	}
-	if err := copied.Sync(); err != nil {
-		return err
-	}
-	if err := copied.View(verify); err != nil {
 		return err
 	}
 	wrong, err := checkDataFile(path)
 	return errors.Join(wrong, err)
+}
+
+// writeFile creates a database with the content that write puts into it, and verifies it.
+func writeFile(path string, write func(*bbolt.DB) error) error {
+	db, err := openBolt(path, false)
+	if err != nil {
+		return err
+	}
+	defer db.Close()
+	if err := write(db); err != nil {
+		return err
+	}
+	if err := db.Sync(); err != nil {
+		return err
+	}
+	return db.View(verify)
+}
+
+// addBuckets adds the buckets to a new database, with a format version, the pairs that write puts, and their digest.
+func addBuckets(tx *bbolt.Tx, version int, write func(pairs *bbolt.Bucket) (digest sum, err error)) error {
+	pairs, err := tx.CreateBucket(pairsBucket)
+	if err != nil {
+		return err
+	}
+	meta, err := tx.CreateBucket(metaBucket)
+	if err != nil {
+		return err
+	}
+	digest, err := write(pairs)
+	if err != nil {
+		return err
+	}
+	if err := meta.Put(digestKey, digest[:]); err != nil {
+		return err
+	}
+	return meta.Put(versionKey, []byte(strconv.Itoa(version)))
 }
 
 // Space returns the free bytes, as available to this process, in the file system of a directory, and whether that is read-only.

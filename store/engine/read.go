@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"bytes"
 	"maps"
 	"slices"
 	"strings"
@@ -11,7 +12,7 @@ import (
 
 // Load implements Engine.
 func (f *File) Load(prefix string) (pairs []Pair, err error) {
-	err = f.each(prefix, strings.HasPrefix, func(key string, entry []byte) error {
+	err = f.each(prefix, func(key string, entry []byte) error {
 		pair := Pair{Key: key, Revision: entryRevision(entry)}
 		var err error
 		if pair.Value, err = f.value(nil, key, entry); err == nil {
@@ -23,20 +24,6 @@ func (f *File) Load(prefix string) (pairs []Pair, err error) {
 		return nil, err
 	}
 	return pairs, nil
-}
-
-// Get returns the pair with a key, and whether it exists.
-func (f *File) Get(key string) (pair Pair, is bool, err error) {
-	err = f.each(key, func(one, key string) bool { return one == key }, func(key string, entry []byte) error {
-		pair, is = Pair{Key: key, Revision: entryRevision(entry)}, true
-		var err error
-		pair.Value, err = f.value(nil, key, entry)
-		return err
-	})
-	if err != nil {
-		return Pair{}, false, err
-	}
-	return pair, is, nil
 }
 
 // scanBytes is the total size of values, in bytes, that Scan passes in one call of use; a single larger value is passed alone.
@@ -52,16 +39,15 @@ func (f *File) Scan(prefix string, want func(key string, sum Sum) bool, use func
 		pairs, values = pairs[:0], values[:0]
 		return err
 	}
-	var failed error // of use
-	err := f.each(prefix, strings.HasPrefix, func(key string, entry []byte) error {
+	err := f.each(prefix, func(key string, entry []byte) error {
 		if want != nil && !want(key, Sum(entry)) {
 			return nil
 		}
 		size := len(entry) - EntryHeader // no more than that when it is decrypted
 		if len(values)+size > cap(values) {
 			if len(pairs) > 0 {
-				if failed = give(); failed != nil {
-					return failed
+				if err := give(); err != nil {
+					return err
 				}
 			}
 			if cap(values) < max(size, scanBytes) { // a small file does not take as much
@@ -77,9 +63,6 @@ func (f *File) Scan(prefix string, want func(key string, sum Sum) bool, use func
 	})
 	if err == nil && len(pairs) > 0 {
 		return give()
-	}
-	if failed != nil {
-		return failed
 	}
 	return err
 }
@@ -112,12 +95,12 @@ func (f *File) value(room []byte, key string, entry []byte) ([]byte, error) {
 	return append(room, value...), nil
 }
 
-// each calls use in key order for the entries whose key is at least from, as long as belongs returns true. entry is valid until use returns. An error
-// of use ends the loop and is returned.
-func (f *File) each(from string, belongs func(key, from string) bool, use func(key string, entry []byte) error) error {
+// each calls use in key order for the entries whose key begins with prefix. entry is valid until use returns. An error of use ends the loop and is
+// returned.
+func (f *File) each(prefix string, use func(key string, entry []byte) error) error {
 	return f.view(func(pairs *bbolt.Bucket, checked bool) error {
-		cursor := pairs.Cursor()
-		for key, entry := cursor.Seek([]byte(from)); key != nil && belongs(string(key), from); key, entry = cursor.Next() {
+		cursor, from := pairs.Cursor(), []byte(prefix)
+		for key, entry := cursor.Seek(from); key != nil && bytes.HasPrefix(key, from); key, entry = cursor.Next() {
 			if !checked {
 				if _, err := checkEntry(key, entry); err != nil {
 					return damaged(f.path, err)
@@ -179,11 +162,7 @@ func (m *Memory) Load(prefix string) ([]Pair, error) {
 
 // Scan implements Engine.
 func (m *Memory) Scan(prefix string, want func(key string, sum Sum) bool, use func([]Pair) error) error {
-	pairs, err := m.Load(prefix)
-	if err != nil {
-		return err
-	}
-	return ScanPairs(pairs, want, use)
+	return ScanLoaded(m.Load, prefix, want, use)
 }
 
 // Sums implements Engine.

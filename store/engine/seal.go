@@ -11,7 +11,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"sync"
 
@@ -267,49 +266,29 @@ func (f *File) sealAll() error {
 
 // sealTo writes an encrypted copy of the file.
 func (f *File) sealTo(path string) error {
-	to, err := openBolt(path, false)
-	if err != nil {
-		return err
-	}
-	defer to.Close()
-	err = to.Update(func(tx *bbolt.Tx) error {
-		pairs, err := tx.CreateBucket(pairsBucket)
-		if err != nil {
-			return err
-		}
-		meta, err := tx.CreateBucket(metaBucket)
-		if err != nil {
-			return err
-		}
-		var digest sum
-		err = f.db.View(func(from *bbolt.Tx) error {
-			if err := verify(from); err != nil {
+	return writeFile(path, func(to *bbolt.DB) error {
+		return to.Update(func(tx *bbolt.Tx) error {
+			if err := addBuckets(tx, sealedVersion, f.sealPairs); err != nil {
 				return err
 			}
-			return from.Bucket(pairsBucket).ForEach(func(key, entry []byte) error {
-				value := f.key.seal(string(key), entry[EntryHeader:])
-				sealed := make([]byte, EntryHeader+len(value))
-				encodeEntry(sealed, Pair{Key: string(key), Revision: entryRevision(entry), Value: value})
-				digest.toggleEntry(sealed)
-				return pairs.Put(key, sealed)
-			})
+			return tx.Bucket(metaBucket).Put(sealedKey, f.key.seal(string(sealedKey), sealedText))
 		})
-		if err != nil {
-			return err
-		}
-		if err := meta.Put(digestKey, digest[:]); err != nil {
-			return err
-		}
-		if err := meta.Put(sealedKey, f.key.seal(string(sealedKey), sealedText)); err != nil {
-			return err
-		}
-		return meta.Put(versionKey, []byte(strconv.Itoa(sealedVersion)))
 	})
-	if err != nil {
-		return err
-	}
-	if err := to.Sync(); err != nil {
-		return err
-	}
-	return to.View(verify)
+}
+
+// sealPairs puts all pairs of the file, encrypted, into the bucket of another file, and returns their digest.
+func (f *File) sealPairs(to *bbolt.Bucket) (digest sum, err error) {
+	err = f.db.View(func(from *bbolt.Tx) error {
+		if err := verify(from); err != nil {
+			return err
+		}
+		return from.Bucket(pairsBucket).ForEach(func(key, entry []byte) error {
+			value := f.key.seal(string(key), entry[EntryHeader:])
+			sealed := make([]byte, EntryHeader+len(value))
+			encodeEntry(sealed, Pair{Key: string(key), Revision: entryRevision(entry), Value: value})
+			digest.toggleEntry(sealed)
+			return to.Put(key, sealed)
+		})
+	})
+	return digest, err
 }

@@ -137,11 +137,7 @@ func (e *Engine) Load(prefix string) ([]engine.Pair, error) {
 
 // Scan implements engine.Engine.
 func (e *Engine) Scan(prefix string, want func(key string, sum engine.Sum) bool, use func([]engine.Pair) error) error {
-	pairs, err := e.Load(prefix)
-	if err != nil {
-		return err
-	}
-	return engine.ScanPairs(pairs, want, use)
+	return engine.ScanLoaded(e.Load, prefix, want, use)
 }
 
 // Sums implements engine.Engine.
@@ -292,11 +288,11 @@ func (r *replica) value(key string) []byte {
 		}
 		return p.Value
 	}
-	pair, _, err := r.file.Get(key)
-	if err != nil {
+	pairs, err := r.file.Load(key)
+	if err != nil || len(pairs) == 0 || pairs[0].Key != key { // others may begin with it
 		return nil
 	}
-	return pair.Value
+	return pairs[0].Value
 }
 
 // stand queues the operations of a commit, and c, the position of the replica after that commit. The next flush writes both in one transaction.
