@@ -149,8 +149,7 @@ func (m managers) cap() {
 // entriesOf returns the managedFields of an object. empty is set if the object has the field
 // without managers in it: an empty list, or one empty entry.
 func entriesOf(o map[string]any) (entries []object.ManagedFieldsEntry, empty bool, err error) {
-	metadata, _ := o["metadata"].(map[string]any)
-	list, ok := metadata["managedFields"].([]any)
+	list, ok := metadataOf(o)["managedFields"].([]any)
 	if !ok {
 		return nil, false, nil
 	}
@@ -163,37 +162,43 @@ func entriesOf(o map[string]any) (entries []object.ManagedFieldsEntry, empty boo
 	return entries, false, nil
 }
 
+// metadataOf returns the metadata of an object, nil if it has none.
+func metadataOf(o map[string]any) map[string]any {
+	metadata, _ := o["metadata"].(map[string]any)
+	return metadata
+}
+
+// withMetadata returns a copy of an object with a field of its metadata set, or removed if value is nil. All else is shared with the object.
+func withMetadata(o map[string]any, field string, value any) map[string]any {
+	metadata := maps.Clone(metadataOf(o))
+	switch {
+	case value == nil:
+		delete(metadata, field)
+	case metadata == nil:
+		metadata = map[string]any{field: value}
+	default:
+		metadata[field] = value
+	}
+	if o = maps.Clone(o); metadata != nil {
+		o["metadata"] = metadata
+	}
+	return o
+}
+
 // withEntries returns a copy of an object with the given managedFields.
 func withEntries(o map[string]any, entries []object.ManagedFieldsEntry) map[string]any {
-	o = withoutEntries(o)
 	length := 0
 	for _, e := range entries {
 		length += len(e.FieldsV1)
 	}
 	if len(entries) == 0 || length > schema.MaxBytes {
-		return o // more than an object may hold: it goes on without
+		return withoutEntries(o) // more than an object may hold: it goes on without
 	}
-	metadata, _ := o["metadata"].(map[string]any)
-	metadata = maps.Clone(metadata)
-	if metadata == nil {
-		metadata = map[string]any{}
-	}
-	metadata["managedFields"] = schema.FromEntries(entries)
-	o["metadata"] = metadata
-	return o
+	return withMetadata(o, "managedFields", schema.FromEntries(entries))
 }
 
-// withoutEntries returns a copy of an object without managedFields. All else is
-// shared with the object.
-func withoutEntries(o map[string]any) map[string]any {
-	o = maps.Clone(o)
-	if metadata, ok := o["metadata"].(map[string]any); ok {
-		metadata = maps.Clone(metadata)
-		delete(metadata, "managedFields")
-		o["metadata"] = metadata
-	}
-	return o
-}
+// withoutEntries returns a copy of an object without managedFields.
+func withoutEntries(o map[string]any) map[string]any { return withMetadata(o, "managedFields", nil) }
 
 // Same reports whether two lists of managedFields differ only in their times. If the objects are equal otherwise, the write is dropped and the old
 // times are kept.
@@ -201,6 +206,9 @@ func Same(a, b []object.ManagedFieldsEntry) bool {
 	return slices.EqualFunc(sorted(a), sorted(b), func(a, b object.ManagedFieldsEntry) bool {
 		if ownerOf(a) != ownerOf(b) || a.APIVersion != b.APIVersion {
 			return false
+		}
+		if bytes.Equal(a.FieldsV1, b.FieldsV1) {
+			return true
 		}
 		x, err1 := decodeSet(a.FieldsV1)
 		y, err2 := decodeSet(b.FieldsV1)
@@ -266,16 +274,7 @@ func Unchanged(before, o object.Object) bool {
 	}
 	// To apply nothing to an unmanaged object changes nothing.
 	unmanaged := len(had) == 0 && len(entries) == 1 && entries[0].Manager == firstApply
-	return unmanaged || sameEntries(entries, had)
-}
-
-// sameEntries is like Same, but faster if the two lists are equal.
-func sameEntries(a, b []object.ManagedFieldsEntry) bool {
-	same := slices.EqualFunc(a, b, func(a, b object.ManagedFieldsEntry) bool {
-		return a.Manager == b.Manager && a.Operation == b.Operation && a.APIVersion == b.APIVersion && a.Subresource == b.Subresource &&
-			bytes.Equal(a.FieldsV1, b.FieldsV1)
-	})
-	return same || Same(a, b)
+	return unmanaged || Same(entries, had)
 }
 
 // SameText reports whether two objects encode to the same JSON.
@@ -295,8 +294,7 @@ const (
 )
 
 func annotationsOf(o map[string]any) map[string]any {
-	metadata, _ := o["metadata"].(map[string]any)
-	annotations, _ := metadata["annotations"].(map[string]any)
+	annotations, _ := metadataOf(o)["annotations"].(map[string]any)
 	return annotations
 }
 
@@ -335,7 +333,7 @@ func renewLastApplied(merged, applied map[string]any) map[string]any {
 	if size > maxAnnotations {
 		delete(annotations, object.AnnotationLastApplied)
 	}
-	return withAnnotations(merged, annotations)
+	return withMetadata(merged, "annotations", annotations)
 }
 
 // recordOf returns an applied object in the form of kubectl's last-applied annotation: JSON without
@@ -343,20 +341,11 @@ func renewLastApplied(merged, applied map[string]any) map[string]any {
 func recordOf(applied map[string]any) string {
 	if annotations := maps.Clone(annotationsOf(applied)); annotations != nil {
 		delete(annotations, object.AnnotationLastApplied)
-		applied = withAnnotations(applied, annotations)
+		applied = withMetadata(applied, "annotations", annotations)
 	}
 	b, err := json.Marshal(applied)
 	if err != nil {
 		panic("store/managedfields: " + err.Error()) // it was JSON before
 	}
 	return string(b) + "\n"
-}
-
-func withAnnotations(o, annotations map[string]any) map[string]any {
-	o = maps.Clone(o)
-	metadata, _ := o["metadata"].(map[string]any)
-	metadata = maps.Clone(metadata)
-	metadata["annotations"] = annotations
-	o["metadata"] = metadata
-	return o
 }

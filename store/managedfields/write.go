@@ -92,8 +92,7 @@ func managersBefore(live, written map[string]any, keep bool) managers {
 }
 
 func uidOf(o map[string]any) string {
-	metadata, _ := o["metadata"].(map[string]any)
-	uid, _ := metadata["uid"].(string)
+	uid, _ := metadataOf(o)["uid"].(string)
 	return uid
 }
 
@@ -266,7 +265,8 @@ func prune(merged map[string]any, all managers, last *set, t *schema.Type) map[s
 // return false although nothing would change; Apply then finds that out.
 func Settled(live, applied map[string]any, by Writer) bool {
 	last := lastAppliedFields(live, by)
-	if last == nil || hasEntries(applied) || by.Manager == kubectl && annotationsOf(live)[object.AnnotationLastApplied] != nil {
+	_, hasEntries := metadataOf(applied)["managedFields"]
+	if last == nil || hasEntries || by.Manager == kubectl && annotationsOf(live)[object.AnnotationLastApplied] != nil {
 		return false
 	}
 	mine := difference(without(setOf(applied, by.Type), by.ignored()), unmanaged)
@@ -275,8 +275,7 @@ func Settled(live, applied map[string]any, by Writer) bool {
 
 // lastAppliedFields returns the fields that a writer applied last; nil if it never did, or did in another API version.
 func lastAppliedFields(live map[string]any, by Writer) json.RawMessage {
-	metadata, _ := live["metadata"].(map[string]any)
-	list, _ := metadata["managedFields"].([]any)
+	list, _ := metadataOf(live)["managedFields"].([]any)
 	self := by.owner(operationApply)
 	for _, item := range list {
 		e, _ := item.(map[string]any)
@@ -287,12 +286,6 @@ func lastAppliedFields(live map[string]any, by Writer) json.RawMessage {
 		}
 	}
 	return nil
-}
-
-func hasEntries(o map[string]any) bool {
-	metadata, _ := o["metadata"].(map[string]any)
-	_, contains := metadata["managedFields"]
-	return contains
 }
 
 // unchangedBy reports whether live stays unchanged when the value applied is merged into it.
