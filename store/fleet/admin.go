@@ -37,7 +37,7 @@ func Init(ctx context.Context, cfg Config, from string) (objects int, err error)
 		return 0, err
 	}
 	defer e.client.Close()
-	begin := &head{Revision: revision, ID: newID(), Box: cfg.Box, Format: format}
+	begin := &head{Revision: revision, ID: newID(), Box: cfg.Box, standing: standing{Format: format}}
 	value, err := begin.encode()
 	if err != nil {
 		return 0, err
@@ -186,25 +186,6 @@ func above(revision, epoch uint64) (uint64, uint64) {
 	return max(revision, now<<20) + 1, max(epoch+1, now)
 }
 
-// count returns a head that follows the head now, with the number and the digest of the objects in etcd after ops. The returned ops delete the token
-// key, which invalidates all tokens. This is necessary because etcd was reset to an earlier state and may lack the latest revocations.
-func (e *member) count(ctx context.Context, now *head) (next *head, ops []operation, err error) {
-	next = now.next(e.cfg.Box)
-	have, err := e.objects(ctx, now, 0)
-	if err != nil {
-		return nil, nil, err
-	}
-	c := newContent()
-	for key, value := range have {
-		c.put(key, value)
-		if isNamed(key, TokenKey) {
-			ops = append(ops, operation{Key: key, Remove: true})
-		}
-	}
-	next.Objects, next.Digest = c.after(ops)
-	return next, ops, nil
-}
-
 // Overview describes a fleet as read from etcd.
 type Overview struct {
 	ID string
@@ -265,7 +246,7 @@ func Look(ctx context.Context, cfg Config) (*Overview, error) {
 	if kvs := resp.Responses[2].GetResponseRange().Kvs; len(kvs) > 0 {
 		fmt.Sscan(string(kvs[0].Value), &o.Writer) // nothing: nobody
 	}
-	o.Boxes, err = boxes(ctx, e.client, e.prefix)
+	o.Boxes, err = e.origin.boxes(ctx)
 	return o, err
 }
 
@@ -306,16 +287,14 @@ func Backup(ctx context.Context, cfg Config, dir string) (revision uint64, objec
 	if err != nil {
 		return 0, 0, err
 	}
-	c := newContent()
 	pairs := []engine.Pair{{Key: headKey, Revision: now.Revision}}
 	for key, value := range have {
-		c.put(key, value)
 		if strings.HasPrefix(key, objectPrefix) {
 			objects++
 		}
 		pairs = append(pairs, engine.Pair{Key: key, Value: value, Revision: now.Revision})
 	}
-	if len(have) != now.Objects || c.digest != now.Digest {
+	if len(have) != now.Objects || contentOf(have).digest != now.Digest {
 		return 0, 0, fmt.Errorf("the %d records that etcd has are not the %d that the newest commit left: nothing is written", len(have), now.Objects)
 	}
 	err = engine.AsOwner(dir, func() error {
@@ -443,26 +422,19 @@ func (c *Config) restored(ops []operation, have map[string][]byte) (all []operat
 
 // everything reads the newest head and all objects in etcd. A bundle that is not applied yet is applied first.
 func (e *member) everything(ctx context.Context) (now *head, have map[string][]byte, c *content, err error) {
-	if now, _, err = e.askHead(ctx); err != nil {
-		return nil, nil, nil, e.errUnreachable(err)
-	}
-	if now == nil {
-		return nil, nil, nil, fmt.Errorf("etcd has no objects of fleet %s", e.cfg.Fleet)
-	}
-	if now.Bundle != "" {
-		if err := e.applyBundleOf(ctx, now); err != nil {
-			return nil, nil, nil, err
+	for applied := false; !applied; applied = now.Bundle == "" {
+		if err = e.applyBundleOf(ctx, now); err == nil { // at first there is none
+			now, _, err = e.askHead(ctx)
 		}
-		if now, _, err = e.askHead(ctx); err != nil {
-			return nil, nil, nil, err
+		switch {
+		case err != nil:
+			return nil, nil, nil, e.errUnreachable(err)
+		case now == nil:
+			return nil, nil, nil, fmt.Errorf("etcd has no objects of fleet %s", e.cfg.Fleet)
 		}
 	}
 	if have, err = e.objects(ctx, now, 0); err != nil {
 		return nil, nil, nil, err
 	}
-	c = newContent()
-	for key, value := range have {
-		c.put(key, value)
-	}
-	return now, have, c, nil
+	return now, have, contentOf(have), nil
 }

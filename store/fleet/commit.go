@@ -199,6 +199,14 @@ func sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
+// wake makes sure that the next receive from a channel of capacity one succeeds.
+func wake(c chan<- struct{}) {
+	select {
+	case c <- struct{}{}:
+	default: // it has a value
+	}
+}
+
 // landed records that the pending commit of this box took place, with the etcd modification revision of its head, unless the follower has recorded
 // that already.
 func (e *committer) landed(next *head, mod int64) {
@@ -368,18 +376,19 @@ func (e *committer) Accept(ctx context.Context) error {
 	if s.Kind == OtherOne || s.Kind == Emptied {
 		return &engine.AwayError{Why: s.Why}
 	}
-	if now.Bundle != "" {
-		if err := e.applyBundleOf(ctx, now); err != nil {
-			return e.errUnreachable(err)
-		}
-		if now, _, err = e.askHead(ctx); err != nil || now == nil {
-			return e.errUnreachable(err)
-		}
-	}
-	next, ops, err := e.count(ctx, now)
+	now, have, content, err := e.everything(ctx)
 	if err != nil {
 		return err
 	}
+	// All tokens end: etcd went back to an earlier state, and may lack the latest revocations.
+	var ops []operation
+	for key := range have {
+		if isNamed(key, TokenKey) {
+			ops = append(ops, operation{Key: key, Remove: true})
+		}
+	}
+	next := now.next(e.cfg.Box)
+	next.Objects, next.Digest = content.after(ops)
 	next.Revision, next.Epoch = above(max(now.Revision, read.Revision), max(now.Epoch, read.Epoch))
 	switch won, _, err := e.putHead(ctx, now, next, ops); {
 	case err != nil:

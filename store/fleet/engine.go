@@ -93,9 +93,7 @@ func (e *Engine) adopt(c *cursor) error {
 		return fmt.Errorf("the replica in %s is not the state that its cursor names: move its state.db away, and all of it is read from etcd", e.cfg.Dir)
 	}
 	e.agreed.ID = c.Fleet
-	e.read = &head{
-		Revision: e.replica.revision, ID: c.ID, Epoch: c.Epoch, Objects: c.Objects, Digest: c.Digest, Bundle: c.Bundle, Parts: c.Parts, Format: c.Format, mod: c.Mod,
-	}
+	e.read = &head{Revision: e.replica.revision, ID: c.ID, standing: c.standing, mod: c.Mod}
 	e.inbox.taken, e.inbox.published = c.Mod, c.Mod
 	return nil
 }
@@ -172,14 +170,9 @@ const flushAgain = 5 * time.Second
 type cursor struct {
 	Fleet string `json:"fleet"` // the ID of the fleet
 	// Mod, ID and the fields below are taken from the head of the last commit in the replica.
-	Mod     int64  `json:"mod"`
-	ID      string `json:"id"`
-	Epoch   uint64 `json:"epoch,omitempty"`
-	Objects int    `json:"objects"`
-	Digest  sum    `json:"digest"`
-	Bundle  string `json:"bundle,omitempty"`
-	Parts   int    `json:"parts,omitempty"`
-	Format  int    `json:"format,omitempty"`
+	Mod int64  `json:"mod"`
+	ID  string `json:"id"`
+	standing
 }
 
 // replica is the copy of the fleet's objects in a file on this machine, together with pairs that are not written to the file yet.
@@ -417,7 +410,7 @@ func (r *replica) pack() (mod int64, data []byte, err error) {
 	if err != nil {
 		return 0, nil, err
 	}
-	h := &head{Revision: revision, ID: c.ID, Epoch: c.Epoch, Objects: c.Objects, Digest: c.Digest, Bundle: c.Bundle, Parts: c.Parts, Format: c.Format}
+	h := &head{Revision: revision, ID: c.ID, standing: c.standing}
 	text, err := h.encode()
 	if err != nil {
 		return 0, nil, err

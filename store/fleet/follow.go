@@ -136,10 +136,7 @@ func (e *follower) reload(ctx context.Context) error {
 
 // replace replaces the state by all objects as of one head, if their digest is that of the head.
 func (e *follower) replace(now *head, at int64, have map[string][]byte) error {
-	fresh := newContent()
-	for key, value := range have {
-		fresh.put(key, value)
-	}
+	fresh := contentOf(have)
 	if len(have) != now.Objects || fresh.digest != now.Digest {
 		return &heldError{Damaged, fmt.Sprintf("the %d records that etcd has are not the %d that the newest commit left; what is in force stays: "+
 			"find the other program that writes below svcctl/%s/; then put back what was there with `svcctl fleet restore` of the data directory of a box that is stopped, or take what etcd has with `svcctl fleet accept`",
@@ -365,7 +362,7 @@ func (e *follower) applyCommit(it *transaction) error {
 	if h.Bundle != "" && e.origin.refusal() == nil {
 		time.AfterFunc(bundlePatience, func() {
 			if e.newestRead().Bundle != "" {
-				e.wakeBundles()
+				wake(e.bundlePending)
 			}
 		})
 	}
@@ -384,15 +381,7 @@ func (e *follower) land(h *head) {
 	e.watched = max(e.watched, h.mod)
 	e.signal()
 	if h.Bundle != "" {
-		e.wakeBundles()
-	}
-}
-
-// wakeBundles makes runBundles apply a pending bundle.
-func (e *follower) wakeBundles() {
-	select {
-	case e.bundlePending <- struct{}{}:
-	default: // it is awake
+		wake(e.bundlePending)
 	}
 }
 

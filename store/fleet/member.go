@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -107,7 +109,19 @@ func (o atEtcd) follow(ctx context.Context, _ *head, watched int64, use func(*tr
 }
 
 func (o atEtcd) boxes(ctx context.Context) ([]Box, error) {
-	return boxes(ctx, o.client, o.prefix)
+	reports, present, err := o.reports(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("read the reports of the boxes: %w", err)
+	}
+	all := []Box{}
+	for _, name := range slices.Sorted(maps.Keys(reports)) {
+		b := Box{Present: present[name]}
+		if err := json.Unmarshal(reports[name], &b.Report); err != nil || b.Box != name { // somebody else wrote it: the other boxes have theirs
+			b.Report = Report{Box: name, State: Following, Failing: fmt.Sprintf("its report cannot be read: remove %s from etcd; a box of that name writes it with its next report", o.key(boxPrefix+name))}
+		}
+		all = append(all, b)
+	}
+	return all, nil
 }
 
 func (o atEtcd) holders(ctx context.Context) (map[string]string, error) {
@@ -421,28 +435,38 @@ func (e *member) SourceHolders(ctx context.Context) (map[string]string, error) {
 	return e.origin.holders(ctx)
 }
 
-// Names returns the boxes that ever reported, and those with a valid lease, as of one revision of etcd. On a leaf it fails.
+// Names returns the boxes that ever reported, and those with a valid lease, as of one revision of etcd. It is not for leaves.
 func (e *member) Names(ctx context.Context) (reported, present map[string]bool, err error) {
-	if e.client == nil {
-		return nil, nil, errors.New("a leaf does not ask etcd")
-	}
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
-	defer cancel()
-	names := func(prefix string) clientv3.Op {
-		return clientv3.OpGet(e.key(prefix), clientv3.WithPrefix(), clientv3.WithKeysOnly())
-	}
-	resp, err := e.client.Txn(ctx).Then(names(boxPrefix), names(alivePrefix)).Commit()
+	reports, present, err := e.reports(ctx, clientv3.WithKeysOnly())
 	if err != nil {
 		return nil, nil, err
 	}
-	read := func(i int, prefix string) map[string]bool {
-		all := map[string]bool{}
-		for _, kv := range resp.Responses[i].GetResponseRange().Kvs {
-			all[strings.TrimPrefix(string(kv.Key), e.key(prefix))] = true
-		}
-		return all
+	reported = map[string]bool{}
+	for box := range reports {
+		reported[box] = true
 	}
-	return read(0, boxPrefix), read(1, alivePrefix), nil
+	return reported, present, nil
+}
+
+// reports reads the reports of all boxes that ever made one, and the boxes with a valid lease, as of one revision of etcd.
+func (e *member) reports(ctx context.Context, options ...clientv3.OpOption) (reports map[string][]byte, present map[string]bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	resp, err := e.client.Txn(ctx).Then(
+		clientv3.OpGet(e.key(boxPrefix), append(options, clientv3.WithPrefix())...),
+		clientv3.OpGet(e.key(alivePrefix), clientv3.WithPrefix(), clientv3.WithKeysOnly()),
+	).Commit()
+	if err != nil {
+		return nil, nil, err
+	}
+	reports, present = map[string][]byte{}, map[string]bool{}
+	for _, kv := range resp.Responses[0].GetResponseRange().Kvs {
+		reports[strings.TrimPrefix(string(kv.Key), e.key(boxPrefix))] = kv.Value
+	}
+	for _, kv := range resp.Responses[1].GetResponseRange().Kvs {
+		present[strings.TrimPrefix(string(kv.Key), e.key(alivePrefix))] = true
+	}
+	return reports, present, nil
 }
 
 // Forget removes the report of a box, unless its lease is valid. The box reports again when it comes back.
@@ -500,30 +524,4 @@ func (e *member) Boxes(ctx context.Context) ([]Box, error) {
 		err = e.errUnreachable(err)
 	}
 	return all, err
-}
-
-func boxes(ctx context.Context, client *clientv3.Client, prefix string) ([]Box, error) {
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
-	defer cancel()
-	resp, err := client.Txn(ctx).Then(
-		clientv3.OpGet(prefix+boxPrefix, clientv3.WithPrefix()), clientv3.OpGet(prefix+alivePrefix, clientv3.WithPrefix(), clientv3.WithKeysOnly()),
-	).Commit()
-	if err != nil {
-		return nil, fmt.Errorf("read the reports of the boxes: %w", err)
-	}
-	present := map[string]bool{}
-	for _, kv := range resp.Responses[1].GetResponseRange().Kvs {
-		present[strings.TrimPrefix(string(kv.Key), prefix+alivePrefix)] = true
-	}
-	all := []Box{}
-	for _, kv := range resp.Responses[0].GetResponseRange().Kvs {
-		var b Box
-		name := strings.TrimPrefix(string(kv.Key), prefix+boxPrefix)
-		if err := json.Unmarshal(kv.Value, &b.Report); err != nil || b.Box != name { // somebody else wrote it: the other boxes have theirs
-			b.Report = Report{Box: name, State: Following, Failing: fmt.Sprintf("its report cannot be read: remove %s from etcd; a box of that name writes it with its next report", kv.Key)}
-		}
-		b.Present = present[name]
-		all = append(all, b)
-	}
-	return all, nil
 }

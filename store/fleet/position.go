@@ -91,10 +91,7 @@ func (e *position) signal() {
 func (e *position) enqueue(f engine.Followed) {
 	e.inbox.queue = append(e.inbox.queue, f)
 	e.signal()
-	select {
-	case e.arrived <- struct{}{}:
-	default: // it has a value
-	}
+	wake(e.arrived)
 }
 
 // idle marks the newest head as followed and published by the store, if the store has nothing left to follow. This is necessary for heads without
@@ -157,7 +154,7 @@ func (e *position) Refuse(why error) {
 // keep queues for the replica the operations of a commit, together with the position of the commit's head h. e.mu must be held.
 func (e *position) keep(ops []operation, h *head) {
 	// A cursor always has a form as JSON.
-	_ = e.replica.stand(ops, cursor{e.agreed.ID, h.mod, h.ID, h.Epoch, h.Objects, h.Digest, h.Bundle, h.Parts, h.Format}, h.Revision)
+	_ = e.replica.stand(ops, cursor{e.agreed.ID, h.mod, h.ID, h.standing}, h.Revision)
 }
 
 // note sets the state from the result of a join or a watch; nil is success.
@@ -471,6 +468,14 @@ type content struct {
 
 func newContent() *content { return &content{sums: map[string]sum{}} }
 
+func contentOf(objects map[string][]byte) *content {
+	c := newContent()
+	for key, value := range objects {
+		c.put(key, value)
+	}
+	return c
+}
+
 func (c *content) put(key string, value []byte) {
 	c.delete(key)
 	s := sumOf(key, value)
@@ -519,6 +524,17 @@ type head struct {
 	// Previous is the ID of the previous head.
 	Previous string `json:"previous,omitempty"`
 	Box      string `json:"box"`
+	standing
+	// Note is the store's description of the commit. If the commit has a bundle, its note is in the bundle instead.
+	Note json.RawMessage `json:"note,omitempty"`
+
+	mod int64 // the modification revision of the key
+	// text is the value of the key as it was read or written, "" if it is not known.
+	text string
+}
+
+// standing is the part of a head that describes the objects after its commit. A replica has it in its cursor.
+type standing struct {
 	// Epoch increases each time an operator declares the content of etcd valid.
 	Epoch uint64 `json:"epoch,omitempty"`
 	// Objects is the number of all objects after this commit, and Digest is their digest.
@@ -529,12 +545,6 @@ type head struct {
 	Parts  int    `json:"parts,omitempty"`
 	// Format is the data format of the fleet; 0 means a format below 3. A program that cannot read the format commits no head after this one.
 	Format int `json:"format,omitempty"`
-	// Note is the store's description of the commit. If the commit has a bundle, its note is in the bundle instead.
-	Note json.RawMessage `json:"note,omitempty"`
-
-	mod int64 // the modification revision of the key
-	// text is the value of the key as it was read or written, "" if it is not known.
-	text string
 }
 
 func (h *head) encode() (string, error) {
@@ -574,20 +584,4 @@ func decodeSettings(value []byte) (*settings, error) {
 		return nil, fmt.Errorf("read the settings of the fleet: %w", err)
 	}
 	return s, nil
-}
-
-// splitKey splits the etcd key of a shared key into its name and the ID of its value.
-func splitKey(key string) (name, id string, is bool) {
-	rest, is := strings.CutPrefix(key, sealedPrefix)
-	if !is {
-		return "", "", false
-	}
-	name, id, _ = strings.Cut(rest, "/")
-	return name, id, true
-}
-
-// isNamed reports whether an etcd key belongs to the shared key with a given name.
-func isNamed(key, name string) bool {
-	of, _, is := splitKey(key)
-	return is && of == name
 }

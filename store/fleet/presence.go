@@ -292,12 +292,8 @@ func (e *presence) WantSources(willing map[string]bool) {
 	same := maps.Equal(e.sources.willing, willing)
 	e.sources.willing = maps.Clone(willing)
 	e.mu.Unlock()
-	if same {
-		return
-	}
-	select {
-	case e.heartbeatNow <- struct{}{}:
-	default: // a beat is coming
+	if !same {
+		wake(e.heartbeatNow)
 	}
 }
 

@@ -26,7 +26,7 @@ func TestReplicaIsWholeAtAnyMoment(t *testing.T) {
 				ops = append(ops, operation{Key: fmt.Sprintf("object/%d", i), Value: fmt.Append(nil, n), Remove: (i+n)%3 == 0})
 			}
 			e.content.apply(ops)
-			e.keep(ops, &head{Revision: uint64(n + 1), Objects: len(e.content.sums), Digest: e.content.digest, mod: int64(n + 1)})
+			e.keep(ops, &head{Revision: uint64(n + 1), standing: standing{Objects: len(e.content.sums), Digest: e.content.digest}, mod: int64(n + 1)})
 		}
 	})
 	for going := true; going; {

@@ -29,7 +29,7 @@ func Upgrade(ctx context.Context, cfg Config, without []string) (from, to int, e
 	if err != nil {
 		return 0, 0, err
 	}
-	all, err := boxes(ctx, e.client, e.prefix)
+	all, err := e.origin.boxes(ctx)
 	if err != nil {
 		return 0, 0, err
 	}

@@ -51,6 +51,22 @@ type sharedKey struct {
 	value []byte // nil if this box cannot decrypt it
 }
 
+// splitKey splits the etcd key of a shared key into its name and the ID of its value.
+func splitKey(key string) (name, id string, is bool) {
+	rest, is := strings.CutPrefix(key, sealedPrefix)
+	if !is {
+		return "", "", false
+	}
+	name, id, _ = strings.Cut(rest, "/")
+	return name, id, true
+}
+
+// isNamed reports whether an etcd key belongs to the shared key with a given name.
+func isNamed(key, name string) bool {
+	of, _, is := splitKey(key)
+	return is && of == name
+}
+
 // SharedKey returns the shared key of a name, and its ID. The ID is "" if there is none; the value is nil if this
 // box cannot decrypt it.
 func (e *vault) SharedKey(name string) (id string, value []byte) {
