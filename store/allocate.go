@@ -437,13 +437,11 @@ func (c *change) formerPort(t *transaction, protocols []string, seed string) (ui
 // resembles reports whether the frontends of a reserved address have all ports of the Service. Unless shares is set (several Services may share the
 // address), they must have no other ports.
 func (c *change) resembles(frontends []ReservedFrontend, shares bool) bool {
-	var had, has []alloc.Port
+	var had []alloc.Port
 	for _, f := range frontends {
 		had = append(had, f.Port)
 	}
-	for _, port := range c.service().Spec.Ports {
-		has = append(has, alloc.Port{Protocol: port.Protocol, Number: uint16(port.Port)})
-	}
+	has := portsOf(c.service())
 	return (shares || len(had) == len(has)) && !slices.ContainsFunc(has, func(p alloc.Port) bool { return !slices.Contains(had, p) })
 }
 
@@ -472,7 +470,19 @@ func (c *change) reaches(t *transaction, frontends []ReservedFrontend, unknown b
 // backing returns the addresses of a Service's endpoints and of the Pods that it selects, as of
 // this transaction. It is only called while values are reserved.
 func (t *transaction) backing(svc *object.Service) (addrs []netip.Addr) {
-	key := index.ServiceKey(svc)
+	for _, o := range t.behind(svc, func(object.Object) bool { return true }) {
+		for _, text := range index.AddressesOf(o, svc.Spec.Selector) {
+			if addr, err := netip.ParseAddr(text); err == nil {
+				addrs = append(addrs, addr)
+			}
+		}
+	}
+	return addrs
+}
+
+// behind returns the EndpointSlices, the Endpoints and the selected Pods of a Service: all that the transaction writes, and the stored ones for which
+// stays returns true. A Pod that the transaction writes may lack the labels.
+func (t *transaction) behind(svc *object.Service, stays func(object.Object) bool) []object.Object {
 	if t.feeding == nil {
 		t.feeding = map[string][]object.Object{}
 		for _, c := range t.changes {
@@ -487,28 +497,27 @@ func (t *transaction) backing(svc *object.Service) (addrs []netip.Addr) {
 			}
 		}
 	}
-	_, stored, endpoints := t.s.table.service(key)
+	key := index.ServiceKey(svc)
 	all := slices.Clone(t.feeding[key])
+	add := func(o object.Object) {
+		if stays(o) {
+			all = append(all, o)
+		}
+	}
+	_, stored, endpoints := t.s.table.service(key)
 	for _, slice := range stored {
-		all = append(all, slice)
+		add(slice)
 	}
 	if endpoints != nil {
-		all = append(all, endpoints)
+		add(endpoints)
 	}
 	if len(svc.Spec.Selector) > 0 {
 		all = append(all, t.feeding[podsOf+svc.Metadata.Namespace]...)
 		for _, pod := range t.s.table.index.Selected(svc.Metadata.Namespace, svc.Spec.Selector) {
-			all = append(all, pod)
+			add(pod)
 		}
 	}
-	for _, o := range all {
-		for _, text := range index.AddressesOf(o, svc.Spec.Selector) {
-			if addr, err := netip.ParseAddr(text); err == nil {
-				addrs = append(addrs, addr)
-			}
-		}
-	}
-	return addrs
+	return all
 }
 
 // podsOf, followed by a namespace, is the key of the Pods of that namespace in transaction.feeding. No key of a Service begins with podsOf.

@@ -20,11 +20,7 @@ import (
 // Service serves it, and the other gets a problem. A client of the API is refused at once.
 
 // checkExternalPorts returns an error for each port on an external IP that a new version of a Service adds although another Service already has it.
-func (t *transaction) checkExternalPorts(c *change) object.Errors {
-	svc, isService := c.wanted.(*object.Service)
-	if !isService {
-		return nil
-	}
+func (t *transaction) checkExternalPorts(c *change, svc *object.Service) object.Errors {
 	before := c.oldService()
 	errs := t.checkClusterIPs(svc, before)
 	if len(index.ExternalIPs(svc)) == 0 {
@@ -85,8 +81,7 @@ func (t *transaction) onHostAddress(port alloc.Port, except string) (holder stri
 
 // checkClusterIPs returns an error for each cluster IP that a client newly requests although it is an external IP of another Service with the same
 // port.
-func (t *transaction) checkClusterIPs(svc, before *object.Service) object.Errors {
-	var errs object.Errors
+func (t *transaction) checkClusterIPs(svc, before *object.Service) (errs object.Errors) {
 	for i, addr := range added(svc, before, clusterIPsOf) {
 		for _, port := range portsOf(svc) {
 			if holder := t.onExternal(addr, port, object.RefOf(svc).Key()); holder != "" {
@@ -194,12 +189,7 @@ func (t *transaction) avoidAddress(addr netip.Addr) bool {
 }
 
 // checkReserved returns an error for each cluster IP that the new version adds although the host uses the address.
-func (c *change) checkReserved(host Host) object.Errors {
-	svc, isService := c.wanted.(*object.Service)
-	if !isService {
-		return nil
-	}
-	var errs object.Errors
+func (c *change) checkReserved(host Host, svc *object.Service) (errs object.Errors) {
 	for i, addr := range added(svc, c.oldService(), clusterIPsOf) {
 		if what := host.Reserved(svc, addr); what != "" {
 			errs = append(errs, object.Invalid(fmt.Sprintf("spec.clusterIPs[%d]", i), svc.Spec.ClusterIPs[i],

@@ -299,9 +299,7 @@ func (s *Store) Follow(ctx context.Context) error {
 			return nil
 		case <-s.storage.shared.Arrived():
 		}
-		s.writer.Lock()
-		s.follow()
-		s.writer.Unlock()
+		s.TakeOver()
 	}
 }
 
@@ -465,9 +463,7 @@ func (t *transaction) reassign(changes []*change) {
 	}()
 	for _, c := range changes {
 		if c.ref.Kind == object.KindService && c.old != nil && !c.old.Withheld {
-			old := *c
-			old.next, old.remove, old.by = nil, true, nil // kept values follow below
-			old.release(t)
+			c.releaseAll(s.allocator)
 		}
 	}
 	s.allocator.begin()

@@ -66,12 +66,7 @@ func (s *Store) IngressPools() []Pool {
 
 func clusterPool(a *alloc.Addresses, most int) Pool {
 	prefix := a.Prefix()
-	p := Pool{Kind: PoolClusterIP, Family: object.FamilyOf(prefix.Addr()), Range: prefix.String()}
-	// The network address is never given, nor is the broadcast address of IPv4.
-	p.Size = uint64(1)<<(prefix.Addr().BitLen()-prefix.Bits()) - 1
-	if prefix.Addr().Is4() {
-		p.Size--
-	}
+	p := Pool{Kind: PoolClusterIP, Family: object.FamilyOf(prefix.Addr()), Range: prefix.String(), Size: a.Size()}
 	holders := a.Holders()
 	for _, addr := range slices.SortedFunc(maps.Keys(holders), netip.Addr.Compare) {
 		p.add(most, addr, a.Contains(addr), holders[addr])

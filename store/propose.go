@@ -134,14 +134,12 @@ func (c *change) proposeVersion(t *transaction, next object.Object) ([]string, e
 	errs := c.accept(t.s, next)
 	if svc, isService := next.(*object.Service); isService {
 		errs = append(errs, checkExternalIPs(t.host, svc, c.oldService())...)
-	}
-	if len(errs) == 0 {
-		if svc, isService := next.(*object.Service); isService {
+		if len(errs) == 0 {
 			errs = t.s.unpinned(svc)
 		}
-	}
-	if len(errs) == 0 {
-		errs = slices.Concat(t.checkExternalPorts(c), c.checkReserved(t.host), t.checkNodePorts(c))
+		if len(errs) == 0 {
+			errs = slices.Concat(t.checkExternalPorts(c, svc), c.checkReserved(t.host, svc), t.checkNodePorts(c, svc))
+		}
 	}
 	if len(errs) > 0 {
 		return nil, errs
@@ -155,12 +153,7 @@ func (c *change) proposeVersion(t *transaction, next object.Object) ([]string, e
 
 // checkNodePorts returns errors for node ports that the new version adds and that the host, or a Service at an address of the host,
 // uses.
-func (t *transaction) checkNodePorts(c *change) object.Errors {
-	svc, isService := c.wanted.(*object.Service)
-	if !isService {
-		return nil
-	}
-	var errs object.Errors
+func (t *transaction) checkNodePorts(c *change, svc *object.Service) (errs object.Errors) {
 	check := func(field string, number int32, protocol string) {
 		asked := alloc.Port{Protocol: protocol, Number: uint16(number)}
 		if number == 0 || slices.Contains(c.held().ports, asked) {

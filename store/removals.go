@@ -336,50 +336,21 @@ func (t *transaction) bereft(going []*change, files map[string][]string) {
 			}
 		}
 	}
-	if len(by) == 0 {
-		return
-	}
-	coming := map[string][]object.Object{} // by Service, or namespace of Pods
-	for _, c := range t.changes {
-		if c.wanted == nil || c.old != nil && c.old.Object == c.wanted {
-			continue
-		}
-		if pod, is := c.wanted.(*object.Pod); is {
-			coming[podsOf+pod.Metadata.Namespace] = append(coming[podsOf+pod.Metadata.Namespace], pod)
-		} else if key := index.ServiceKey(c.wanted); key != "" && c.ref.Kind != object.KindService {
-			coming[key] = append(coming[key], c.wanted)
-		}
+	stays := func(o object.Object) bool {
+		ref := object.RefOf(o)
+		r := t.s.table.records[ref]
+		return !gone[ref] && r != nil && r.Owner.Controller == ""
 	}
 	for key, from := range by {
-		if svc, _, _ := t.s.table.service(key); svc == nil || gone[object.RefOf(svc)] || t.backed(svc, gone, coming) {
+		svc, _, _ := t.s.table.service(key)
+		if svc == nil || gone[object.RefOf(svc)] ||
+			slices.ContainsFunc(t.behind(svc, stays), func(o object.Object) bool { return len(index.AddressesOf(o, svc.Spec.Selector)) > 0 }) {
 			continue
 		}
 		for file := range from {
 			files[file] = append(files[file], key)
 		}
 	}
-}
-
-// backed reports whether a Service still has an endpoint, or a Pod that it selects, once the objects in the set gone are removed and those in the map
-// coming are added.
-func (t *transaction) backed(svc *object.Service, gone map[object.Ref]bool, coming map[string][]object.Object) bool {
-	key, selector := index.ServiceKey(svc), svc.Spec.Selector
-	_, list, endpoints := t.s.table.service(key)
-	stays := func(o object.Object) bool {
-		ref := object.RefOf(o)
-		r := t.s.table.records[ref]
-		return !gone[ref] && r != nil && r.Owner.Controller == "" && len(index.AddressesOf(o, selector)) > 0
-	}
-	if slices.ContainsFunc(list, func(slice *object.EndpointSlice) bool { return stays(slice) }) || endpoints != nil && stays(endpoints) ||
-		slices.ContainsFunc(coming[key], func(o object.Object) bool { return len(index.AddressesOf(o, nil)) > 0 }) {
-		return true
-	}
-	if len(selector) == 0 {
-		return false
-	}
-	pods := t.s.table.index.Selected(svc.Metadata.Namespace, selector)
-	return slices.ContainsFunc(pods, func(pod *object.Pod) bool { return stays(pod) }) ||
-		slices.ContainsFunc(coming[podsOf+svc.Metadata.Namespace], func(pod object.Object) bool { return len(index.AddressesOf(pod, selector)) > 0 })
 }
 
 // Removals lists the objects that SyncFiles is about to remove because no file declares

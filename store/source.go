@@ -257,12 +257,25 @@ func newSources() sources {
 	}
 }
 
-// load adds the records in stored pairs.
-func (all *sources) load(pairs []engine.Pair) error {
-	for _, p := range pairs {
-		name, relative, isFile := strings.Cut(strings.TrimPrefix(p.Key, sourcePrefix), "/")
-		var err error
-		if isFile {
+// follow takes over the records of sources and of their files from f, a commit of another machine or the content loaded at a start. It reports whether
+// f has any.
+func (all *sources) follow(f *engine.Followed) (has bool, err error) {
+	for _, key := range f.Deletes {
+		rest, is := strings.CutPrefix(key, sourcePrefix)
+		has = has || is
+		if name, relative, isFile := strings.Cut(rest, "/"); is && isFile {
+			all.setFile(SourcePath(name, relative), nil)
+		} else if is {
+			delete(all.records, name)
+		}
+	}
+	for _, p := range f.Puts {
+		rest, is := strings.CutPrefix(p.Key, sourcePrefix)
+		if !is {
+			continue
+		}
+		has = true
+		if name, relative, isFile := strings.Cut(rest, "/"); isFile {
 			var f sourceFile
 			if err = json.Unmarshal(p.Value, &f); err == nil {
 				all.setFile(SourcePath(name, relative), &f)
@@ -274,21 +287,10 @@ func (all *sources) load(pairs []engine.Pair) error {
 			all.records[name] = r
 		}
 		if err != nil {
-			return fmt.Errorf("read stored %s: %w", p.Key, err)
+			return has, fmt.Errorf("read stored %s: %w", p.Key, err)
 		}
 	}
-	return nil
-}
-
-// remove removes the records of the sources and files with the given engine keys.
-func (all *sources) remove(keys []string) {
-	for _, key := range keys {
-		if name, relative, isFile := strings.Cut(strings.TrimPrefix(key, sourcePrefix), "/"); isFile {
-			all.setFile(SourcePath(name, relative), nil)
-		} else {
-			delete(all.records, name)
-		}
-	}
+	return has, nil
 }
 
 // isSourceKey reports whether an engine key is that of a source or of one of its files.
@@ -459,21 +461,9 @@ func (s *Store) updateSources(reads map[string]SourceTurn, files manifest.Files)
 func (s *Store) takeOverSources(f *engine.Followed, changes []*change) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	var puts []engine.Pair
-	var deletes []string
-	for _, p := range f.Puts {
-		if isSourceKey(p.Key) {
-			puts = append(puts, p)
-		}
-	}
-	for _, key := range f.Deletes {
-		if isSourceKey(key) {
-			deletes = append(deletes, key)
-		}
-	}
 	s.problems.Store(nil)
-	s.sources.remove(deletes)
-	if err := s.sources.load(puts); err != nil {
+	moved, err := s.sources.follow(f)
+	if err != nil {
 		return err
 	}
 	for _, c := range changes {
@@ -481,7 +471,7 @@ func (s *Store) takeOverSources(f *engine.Followed, changes []*change) error {
 			s.sources.stale[c.ref] = struct{}{}
 		}
 	}
-	if len(puts)+len(deletes)+len(s.sources.stale) > 0 || f.Reload {
+	if moved || len(s.sources.stale) > 0 || f.Reload {
 		s.sources.changed++
 	}
 	return nil
@@ -493,26 +483,21 @@ func (s *Store) letSource(name string) {
 	defer s.mu.Unlock()
 	s.problems.Store(nil)
 	delete(s.sources.reading, name)
-	gone := map[string]*manifest.File{}
+	t, gone := s.begin(), map[string]*manifest.File{}
 	for _, file := range ofSource(s.declared.files, name) {
-		gone[file.Path] = nil
+		gone[file.Path], t.duplicates[file.Path] = nil, nil
 		declarations, _ := readDeclarations(file)
 		for _, d := range declarations.all {
-			ref := d.ref
-			if s.declared.byObject[ref] = slices.DeleteFunc(slices.Clone(s.declared.byObject[ref]), func(c declaration) bool { return c.path == file.Path }); len(s.declared.byObject[ref]) == 0 {
-				delete(s.declared.byObject, ref)
-			}
-			s.outcomes.notes[ref] = slices.DeleteFunc(slices.Clone(s.outcomes.notes[ref]), func(n note) bool { return n.path == file.Path })
-			if len(s.outcomes.notes[ref]) == 0 {
-				delete(s.outcomes.notes, ref)
-			}
-			owner := record.OwnerOf(s.table.get(ref))
-			s.declared.noteOwner(ref, owner, owner)
+			t.setDeclaration(d.ref, file.Path, nil)
 		}
-		delete(s.declared.troubled, file.Path)
-		delete(s.declared.duplicates, file.Path)
 	}
-	s.declared.files = s.declared.files.Updated(gone)
+	s.declared.update(s.declared.files.Updated(gone), t.declarations, t.duplicates)
+	for ref := range t.declarations {
+		notes := slices.DeleteFunc(slices.Clone(s.outcomes.notes[ref]), func(n note) bool { return SourceOf(n.path) == name })
+		s.outcomes.set(ref, notes, s.outcomes.waits(ref))
+		owner := record.OwnerOf(s.table.get(ref))
+		s.declared.noteOwner(ref, owner, owner)
+	}
 	for ref := range s.declared.held {
 		if r := s.table.records[ref]; r != nil && SourceOf(r.Owner.File) == name {
 			delete(s.declared.held, ref)

@@ -271,7 +271,7 @@ func (s *Store) load(stored func(*Store) ([]*record.Record, error)) error {
 	if s.storage.shared != nil {
 		pairs, err := s.storage.engine.Load(sourcePrefix)
 		if err == nil {
-			err = s.sources.load(pairs)
+			_, err = s.sources.follow(&engine.Followed{Puts: pairs})
 		}
 		if err != nil {
 			return err

@@ -372,10 +372,7 @@ func (s *Store) Get(ref object.Ref) (object.Object, Owner) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	r := s.table.get(ref)
-	if r == nil {
-		return nil, Owner{}
-	}
-	return r.Object, r.Owner
+	return record.ObjectOf(r), record.OwnerOf(r)
 }
 
 // Generated returns the objects that a controller owns, in no order. The caller must not change them.

@@ -34,7 +34,7 @@ type transaction struct {
 	// dry is set for a dry run: the changes are rolled back after staging.
 	dry bool
 	// feeding has the objects that the transaction writes and that may have endpoints: Pods by namespace (with the prefix podsOf), EndpointSlices and
-	// Endpoints by Service; see backing.
+	// Endpoints by Service; see behind.
 	feeding map[string][]object.Object
 	// extra and sourced (nil for none) are committed together with the changes.
 	extra   engine.Transaction

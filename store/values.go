@@ -115,14 +115,12 @@ func requestOf(svc *object.Service) alloc.Request {
 		Internal:   annotation.InternalOf(svc).Key != "",
 		Pool:       annotation.AddressPool(svc.Metadata.Annotations),
 		Labels:     svc.Metadata.Labels,
+		Ports:      portsOf(svc),
 	}
 	for _, asked := range askedIngress(svc) {
 		if asked.addr.IsValid() {
 			request.Requested = append(request.Requested, asked.addr)
 		}
-	}
-	for _, port := range svc.Spec.Ports {
-		request.Ports = append(request.Ports, alloc.Port{Protocol: port.Protocol, Number: uint16(port.Port)})
 	}
 	return request
 }
