@@ -414,7 +414,7 @@ func Plan(cfg config.Config, paths []string, stdin io.Reader, w io.Writer) (name
 	}
 	sets := parts.NewSourceSets(sourceSetFiles(cfg.Services.SourceSets))
 	host := reconcile.Host{Box: cfg.OfflineBox(), Resolve: cfg.ResolveFacts(nil, nil)}
-	ruleset, found := reconcile.Plan(host, objects, services, false, sets, parts.NewForeseen(objects.Secret))
+	ruleset, found := reconcile.Plan(host, objects.InForce(), services, false, sets, parts.NewForeseen(objects.InForce().Secret))
 	if err := ruleset.WriteText(w); err != nil {
 		return names, nil, fmt.Errorf("write the plan: %w", err)
 	}

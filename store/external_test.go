@@ -250,7 +250,7 @@ func TestSince(t *testing.T) {
 	b.apply("2.yaml", "aa1 {externalIPs: [203.0.113.1], ports: [{name: a, port: 80}, {name: b, port: 81}]}")
 	check := func() {
 		t.Helper()
-		zz, aa, mm := b.s.Since("default/zz1"), b.s.Since("default/aa1"), b.s.Since("default/mm1")
+		zz, aa, mm := b.s.InForce().Since("default/zz1"), b.s.InForce().Since("default/aa1"), b.s.InForce().Since("default/mm1")
 		if !first(at, zz, aa) || !first(at, aa, mm) {
 			t.Errorf("port 80: zz1 %v, aa1 %v, mm1 %v", zz, aa, mm)
 		}

@@ -225,7 +225,7 @@ func (v View) Services() iter.Seq2[string, *object.Service] {
 	return inOrder(services)
 }
 
-// Since is Store.Since.
+// Since returns the age of a Service, given as "namespace/name", and of its requests for ports.
 func (v View) Since(key string) record.Since {
 	if r := v.record(object.ServiceRef(key)); r != nil {
 		return r.Since()
@@ -233,7 +233,7 @@ func (v View) Since(key string) record.Since {
 	return record.Since{}
 }
 
-// Secret is Store.Secret.
+// Secret returns the Secret of a "namespace/name", nil when there is none.
 func (v View) Secret(key string) *object.Secret {
 	namespace, name, _ := strings.Cut(key, "/")
 	secret, _ := record.ObjectOf(v.record(object.Ref{Kind: object.KindSecret, Namespace: namespace, Name: name})).(*object.Secret)

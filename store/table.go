@@ -334,14 +334,6 @@ func (s *Store) Pod(key string) *object.Pod {
 	return s.table.index.Pod(key)
 }
 
-// Secret returns the Secret of a "namespace/name", nil when there is none. The caller must not change it.
-func (s *Store) Secret(key string) *object.Secret {
-	namespace, name, _ := strings.Cut(key, "/")
-	o, _ := s.Get(object.Ref{Kind: object.KindSecret, Namespace: namespace, Name: name})
-	secret, _ := o.(*object.Secret)
-	return secret
-}
-
 // Pods returns the "namespace/name" of all Pods; sorted.
 func (s *Store) Pods() []string {
 	s.mu.RLock()
@@ -485,16 +477,6 @@ func (s *Store) sorted(kind string) []object.Object {
 		clear(list.touched)
 	}
 	return list.sorted
-}
-
-// Since returns the age of a Service, given as "namespace/name", and of its requests for ports.
-func (s *Store) Since(key string) record.Since {
-	s.mu.RLock()
-	defer s.mu.RUnlock()
-	if r := s.table.get(object.ServiceRef(key)); r != nil {
-		return r.Since()
-	}
-	return record.Since{}
 }
 
 // lists caches the sorted objects of kinds that were listed. It has a lock of its own, because

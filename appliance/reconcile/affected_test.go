@@ -95,7 +95,7 @@ func TestMovedAddressesComeToAWholePlan(t *testing.T) {
 			}
 			r.facts(hostWith(texts...))
 			r.step()
-			fresh, problems := Plan(r.opts.Host(r.observed.facts), r.store, r.allServices(), true)
+			fresh, problems := Plan(r.opts.Host(r.observed.facts), r.store.InForce(), r.allServices(), true)
 			var want strings.Builder
 			if err := fresh.WriteText(&want); err != nil {
 				t.Fatal(err)

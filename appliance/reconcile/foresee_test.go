@@ -85,7 +85,7 @@ func TestForeseenIsPlanned(t *testing.T) {
 func TestForeseeIsRefused(t *testing.T) {
 	r := newRig(t)
 	ask := func(revision uint64) error {
-		_, err := r.foresee(&Foresee{Objects: r.store, Revision: revision})
+		_, err := r.foresee(&Foresee{Objects: r.store.InForce(), Revision: revision})
 		return err
 	}
 	if err := ask(r.store.Revision()); !errors.Is(err, ErrUnsettled) {
@@ -125,7 +125,7 @@ func Test813_plan_against_running_judges_endpoints(t *testing.T) {
 	fork.write("web.yaml", strings.Replace(web("web", "10.96.0.10", "10.1.0.1"), "service-name: web", "service-name: wbe", 1))
 	fork.write("api.yaml", strings.Replace(web("api", "10.96.0.11", "10.1.0.1"), "[10.1.0.1]\n", "[10.1.0.1]\n  conditions: {ready: false}\n", 1))
 	fork.step()
-	f, err := r.foresee(&Foresee{Objects: fork.store, Revision: r.store.Revision(), Changes: store.ChangeSet{Services: []string{"default/web", "default/api"}}})
+	f, err := r.foresee(&Foresee{Objects: fork.store.InForce(), Revision: r.store.Revision(), Changes: store.ChangeSet{Services: []string{"default/web", "default/api"}}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -144,7 +144,7 @@ func Test881_needs_are_met_by_plans(t *testing.T) {
 	fork.host()
 	fork.write("c.yaml", encrypted("c", "10.96.0.12", "z"))
 	fork.step()
-	if _, err := r.foresee(&Foresee{Objects: fork.store, Revision: r.store.Revision(), Changes: store.ChangeSet{Services: []string{"default/c"}}}); err != nil {
+	if _, err := r.foresee(&Foresee{Objects: fork.store.InForce(), Revision: r.store.Revision(), Changes: store.ChangeSet{Services: []string{"default/c"}}}); err != nil {
 		t.Fatal(err)
 	}
 	expect("to foresee a change meets", &part.met)

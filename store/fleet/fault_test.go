@@ -330,7 +330,7 @@ func Test466_clocks_an_hour_off(t *testing.T) {
 	}
 	same(t, ahead, behind)
 	for n := range 9 {
-		older, younger := ahead.Since("default/"+fmt.Sprintf("s%d", n)), ahead.Since("default/"+fmt.Sprintf("s%d", n+1))
+		older, younger := ahead.InForce().Since("default/"+fmt.Sprintf("s%d", n)), ahead.InForce().Since("default/"+fmt.Sprintf("s%d", n+1))
 		if older.Of("", zeroPort) >= younger.Of("", zeroPort) {
 			t.Errorf("s%d is not older than s%d", n, n+1)
 		}
