@@ -58,16 +58,20 @@ func NewPorts(first, last uint16, space Space) (*Ports, error) {
 		used:   map[string]*numberSet{},
 		owners: map[Port]string{},
 	}
-	p.band = p.first + portBand(p.last-p.first+1)
+	p.band = p.first + band(p.last-p.first, portBandMin, portBandPart, portBandMax)
 	return p, nil
 }
 
-// portBand returns the size of the band at the low end of a range of size ports, which automatic allocation uses last.
-func portBand(size uint64) uint64 {
-	if size <= portBandMin {
+// band returns the size of the band at the low end of a range from 0 to highest, which automatic allocation uses last: the given part of the range, but
+// at least and at most so many values, and none of a range that has no more than the least.
+func band(highest, least, part, most uint64) uint64 {
+	switch {
+	case highest < least:
 		return 0
+	case highest >= most*part:
+		return most
 	}
-	return min(max(portBandMin, size/portBandPart), portBandMax)
+	return max(least, (highest+1)/part)
 }
 
 // Range returns the range in the form "first-last".
@@ -315,22 +319,11 @@ func NewAddresses(prefix netip.Prefix) (*Addresses, error) {
 	}
 	return &Addresses{
 		prefix: prefix,
-		band:   1 + addressBand(highest),
+		band:   1 + band(highest, addressBandMin, addressBandPart, addressBandMax),
 		last:   last,
 		used:   newNumberSet(last),
 		owners: map[netip.Addr]string{},
 	}, nil
-}
-
-// addressBand returns the size of the band at the low end of a range with the given highest offset, which automatic allocation uses last.
-func addressBand(highest uint64) uint64 {
-	switch {
-	case highest < addressBandMin:
-		return 0
-	case highest >= addressBandMax*addressBandPart:
-		return addressBandMax
-	}
-	return max(addressBandMin, (highest+1)/addressBandPart)
 }
 
 // Prefix returns the prefix from which addresses are allocated.
