@@ -384,8 +384,7 @@ func (s *Store) Fork() (fork *Store, revision uint64, err error) {
 // SyncFork applies files to a fork like SyncGuarded. In a fleet it applies only the sources that this machine reads.
 func (s *Store) SyncFork(files manifest.Files, guard RemovalGuard) error {
 	if f, shared := s.storage.engine.(forked); shared {
-		_, err := s.SyncSources(files, f.turns, guard)
-		return err
+		return s.SyncSources(files, f.turns, guard)
 	}
 	_, err := s.SyncGuarded(files, guard)
 	return err

@@ -300,12 +300,8 @@ func (c *change) takeAskedIngress(t *transaction) error {
 func (c *change) takeIngress(t *transaction, a asked) {
 	families, l := c.service().Spec.IPFamilies, t.s.allocator
 	switch {
-	case !a.addr.IsValid() && (a.field == "spec.loadBalancerIP" || t.s.cfg.Rules != nil):
-		return // the object package warns of it, and the rules of annotations
 	case !a.addr.IsValid():
-		c.outcome = append(c.outcome, note{path: c.owner.File, field: a.field, reason: ReasonUnusual,
-			message: fmt.Sprintf("%q is not an IP address and is ignored: write addresses with commas between them", a.text), warning: true})
-		return
+		return // the object package warns of it, and the rules of annotations
 	case !slices.Contains(families, object.FamilyOf(a.addr)):
 		c.wait(a.field, fmt.Sprintf("%s is not of the Service's family, %s: name an address of that family", a.addr, families))
 		return

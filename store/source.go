@@ -385,20 +385,18 @@ func (s *Store) ForgetSource(name string) (objects int, err error) {
 	return objects, nil
 }
 
-// SyncSources is SyncGuarded for sources. turns has the requests of this machine to read sources, and verdicts has the decision on each. SyncSources
+// SyncSources is SyncGuarded for sources. turns has the requests of this machine to read sources, which it decides on as JudgeSource does. SyncSources
 // makes the objects of the sources that the machine may read equal to the files, in one commit with the record of the reader. The objects of other
 // sources do not change. All paths are those of sources (SourcePath). The error is that of the commit, and nothing has changed then.
 // engine.ErrConflict means that another machine committed first, and the call has to be repeated.
-func (s *Store) SyncSources(files manifest.Files, turns []SourceTurn, guard RemovalGuard) (verdicts map[string]SourceVerdict, err error) {
+func (s *Store) SyncSources(files manifest.Files, turns []SourceTurn, guard RemovalGuard) error {
 	s.writer.Lock()
 	defer s.writer.Unlock()
 	s.follow()
-	verdicts = make(map[string]SourceVerdict, len(turns))
 	taken := map[string]*manifest.File{}
 	reads := map[string]SourceTurn{}
 	for _, turn := range turns {
-		v := s.sources.judge(turn, files)
-		if verdicts[turn.Name] = v; v.OK() {
+		if s.sources.judge(turn, files).OK() {
 			reads[turn.Name] = turn
 			for _, f := range ofSource(files, turn.Name) {
 				taken[f.Path] = f
@@ -411,11 +409,11 @@ func (s *Store) SyncSources(files manifest.Files, turns []SourceTurn, guard Remo
 			s.letSource(name)
 		}
 	}
-	_, err = s.syncFiles(mine, guard, s.updateSources(reads, mine))
+	_, err := s.syncFiles(mine, guard, s.updateSources(reads, mine))
 	if errors.Is(err, engine.ErrConflict) {
 		s.storage.lost.Add(1)
 	}
-	return verdicts, err
+	return err
 }
 
 // updateSources returns the changes to the records of the sources that this machine reads, with the given files.

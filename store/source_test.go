@@ -15,11 +15,12 @@ func TestSourceIsShown(t *testing.T) {
 		for _, f := range files {
 			of[f.Path] = f
 		}
-		verdicts, err := b.s.SyncSources(manifest.FilesOf(of), []SourceTurn{{Name: "lb", Box: box, Instance: "one"}}, nil)
-		if err != nil {
+		turn := SourceTurn{Name: "lb", Box: box, Instance: "one"}
+		verdict := b.s.JudgeSource(turn, manifest.FilesOf(of))
+		if err := b.s.SyncSources(manifest.FilesOf(of), []SourceTurn{turn}, nil); err != nil {
 			t.Fatal(err)
 		}
-		return verdicts["lb"]
+		return verdict
 	}
 	file := func(name string) *manifest.File {
 		text := "{apiVersion: v1, kind: Service, metadata: {name: " + name + "}, spec: {ports: [{port: 80}]}}"

@@ -268,7 +268,7 @@ func (l LastGood) load() (map[string][]byte, map[string]*manifest.File, error) {
 	}
 	err = l.s.storage.engine.Scan(filePrefix, isOther, func(pairs []engine.Pair) error {
 		hashes := make([]manifest.Hash, len(pairs))
-		eachPair(pairs, func(i int, pair engine.Pair) { hashes[i] = sha256.Sum256(pair.Value) })
+		parallel.Do(len(pairs), parallel.Share, func(i int) { hashes[i] = sha256.Sum256(pairs[i].Value) })
 		for i, pair := range pairs {
 			path := strings.TrimPrefix(pair.Key, filePrefix)
 			contents[path], written[path] = slices.Clone(pair.Value), writtenCopy{hashes[i], false}
@@ -283,11 +283,6 @@ func (l LastGood) load() (map[string][]byte, map[string]*manifest.File, error) {
 	defer c.mu.Unlock()
 	c.written = written
 	return contents, sealed, nil
-}
-
-// eachPair calls f for all pairs, in parallel.
-func eachPair(pairs []engine.Pair, f func(i int, pair engine.Pair)) {
-	parallel.Do(len(pairs), parallel.Share, func(i int) { f(i, pairs[i]) })
 }
 
 // Put sets the stored copy of a file; nil removes it. It does not block: the content is durable
@@ -344,8 +339,8 @@ func (l LastGood) loadSeals() (map[string]sealedCopy, error) {
 	sealed := map[string]sealedCopy{}
 	err := l.s.storage.engine.Scan(sealPrefix, nil, func(pairs []engine.Pair) error {
 		files := make([]sealedCopy, len(pairs))
-		eachPair(pairs, func(i int, pair engine.Pair) {
-			var one seal
+		parallel.Do(len(pairs), parallel.Share, func(i int) {
+			pair, one := pairs[i], seal{}
 			if !reread.Into(pair.Value, &one) {
 				one = seal{}
 				if json.Unmarshal(pair.Value, &one) != nil {

@@ -104,7 +104,7 @@ func (r *Reader) Sync(s *watch.Snapshot) error {
 	r.mu.Lock()
 	r.snapshot, r.again = s, true
 	r.mu.Unlock()
-	r.awake()
+	task.Wake(r.wake)
 	return nil
 }
 
@@ -113,10 +113,8 @@ func (r *Reader) After(done func()) {
 	r.mu.Lock()
 	r.after = append(r.after, done)
 	r.mu.Unlock()
-	r.awake()
+	task.Wake(r.wake)
 }
-
-func (r *Reader) awake() { task.Wake(r.wake) }
 
 // States returns the states of this box's sources, in the order of the configuration.
 func (r *Reader) States() []State {
@@ -183,7 +181,7 @@ func (r *Reader) sync(looked bool) error {
 	}
 	r.updateStates()
 	if (again || !maps.Equal(held, r.held)) && len(held)+len(r.held) > 0 {
-		if _, err := r.cfg.Store.SyncSources(r.files, turns, r.cfg.Guard); err != nil {
+		if err := r.cfg.Store.SyncSources(r.files, turns, r.cfg.Guard); err != nil {
 			r.cfg.Failed()
 			r.failed = true
 			r.mu.Lock()

@@ -45,7 +45,9 @@ func (b *box) reads(t *testing.T, d directory, generation uint64) store.SourceVe
 	t.Helper()
 	turn := store.SourceTurn{Name: "lb", Box: b.cfg.Box, Instance: b.engine.Instance(), Generation: generation}
 	for {
-		verdicts, err := b.SyncSources(d.files(), []store.SourceTurn{turn}, nil)
+		b.TakeOver() // as SyncSources does before it decides
+		verdict := b.JudgeSource(turn, d.files())
+		err := b.SyncSources(d.files(), []store.SourceTurn{turn}, nil)
 		if away := (*engine.AwayError)(nil); errors.Is(err, engine.ErrConflict) || errors.As(err, &away) {
 			time.Sleep(time.Millisecond)
 			continue // another box was first, or this one has just started
@@ -53,7 +55,7 @@ func (b *box) reads(t *testing.T, d directory, generation uint64) store.SourceVe
 		if err != nil {
 			t.Fatal(err)
 		}
-		return verdicts["lb"]
+		return verdict
 	}
 }
 
@@ -106,7 +108,7 @@ func Test472_files_of_a_source_are_known_on_all_boxes(t *testing.T) {
 	// Another box's file does not get what belongs to this one.
 	other := manifest.FilesOf(map[string]*manifest.File{"other:web.yaml": manifest.Decode("other:web.yaml", []byte(serviceFile("two", "three")), manifest.DefaultLimits())})
 	b.fresh(t)
-	if _, err := b.SyncSources(other, []store.SourceTurn{{Name: "other", Box: "b", Instance: "x"}}, nil); err != nil {
+	if err := b.SyncSources(other, []store.SourceTurn{{Name: "other", Box: "b", Instance: "x"}}, nil); err != nil {
 		t.Fatal(err)
 	}
 	a.fresh(t)

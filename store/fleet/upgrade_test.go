@@ -54,7 +54,7 @@ func Test574_the_format_of_a_fleet_is_raised(t *testing.T) {
 	files := manifest.FilesOf(map[string]*manifest.File{"lb:secret.yaml": manifest.Decode("lb:secret.yaml", []byte(text), manifest.DefaultLimits())})
 	sync := func() {
 		t.Helper()
-		if _, err := b.SyncSources(files, []store.SourceTurn{{Name: "lb", Box: "b", Instance: b.engine.Instance()}}, nil); err != nil {
+		if err := b.SyncSources(files, []store.SourceTurn{{Name: "lb", Box: "b", Instance: b.engine.Instance()}}, nil); err != nil {
 			t.Fatal(err)
 		}
 	}

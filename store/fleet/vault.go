@@ -300,10 +300,7 @@ func (e *vault) loadKeys() error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for _, p := range pairs {
-		name, id, is := splitKey(p.Key)
-		if !is {
-			continue
-		}
+		name, id, _ := splitKey(p.Key)
 		value, err := e.cfg.Keys.Open(p.Key, p.Value)
 		if err != nil {
 			e.markUnreadable(p.Key, err)

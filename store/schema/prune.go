@@ -64,12 +64,6 @@ type pruner struct {
 	unknown []string
 }
 
-// step is one element of a field path: a key or an index.
-type step struct {
-	key   string
-	index int // -1 if the step is a key
-}
-
 // write appends the step to a path.
 func (p part) write(b *strings.Builder) {
 	switch {
@@ -82,14 +76,15 @@ func (p part) write(b *strings.Builder) {
 	}
 }
 
-// A part is one step of a path, with the type of the structure, map or list that contains its key or index.
+// A part is one step of a path: a key or an index, and the type of the structure, map or list that contains it.
 type part struct {
-	step
-	in *Type
+	in    *Type
+	key   string
+	index int // -1 if the step is a key
 }
 
 // into appends a step to the current path.
-func (p *pruner) into(in *Type, s step) { p.place = append(p.place, part{s, in}) }
+func (p *pruner) into(step part) { p.place = append(p.place, step) }
 
 // back removes the last step from the current path.
 func (p *pruner) back() { p.place = p.place[:len(p.place)-1] }
@@ -182,7 +177,7 @@ func (p *pruner) field(o map[string]any, t *Type, f *Field, value any) error {
 		delete(o, f.Name)
 		return nil
 	}
-	p.into(t, step{f.Name, -1})
+	p.into(part{t, f.Name, -1})
 	pruned, err := p.value(value, f.Type)
 	if err != nil {
 		return err
@@ -201,7 +196,7 @@ func (p *pruner) textMap(v any, t *Type) (any, error) {
 	first := "" // key that is wrong
 	for key, value := range o {
 		depth := len(p.place)
-		p.into(t, step{key, -1})
+		p.into(part{t, key, -1})
 		pruned, err := p.value(value, t.Elem)
 		p.place = p.place[:depth]
 		switch {
@@ -221,7 +216,7 @@ func (p *pruner) list(v any, t *Type) (any, error) {
 		return nil, p.mismatch(describe(v), t)
 	}
 	for i := range items {
-		p.into(t, step{index: i})
+		p.into(part{t, "", i})
 		pruned, err := p.value(items[i], t.Elem)
 		if err != nil {
 			return nil, err
