@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"svcctl.io/svcctl/store/object"
+	"svcctl.io/svcctl/store/record"
 )
 
 // valuesIn are the "namespace/name=value" of a list of ConfigMaps.
@@ -112,4 +113,6 @@ func TestForgottenLists(t *testing.T) {
 	}
 }
 
-func compareObjects(a, b object.Object) int { return compareNames(a.GetMeta(), b.GetMeta()) }
+func compareObjects(a, b object.Object) int {
+	return record.CompareRefs(object.RefOf(a), object.RefOf(b))
+}

@@ -147,32 +147,30 @@ type foreigner struct {
 	example object.Ref // one of the objects; the zero Ref when it is gone
 }
 
-// move updates the counts for a change of an object from before to after; nil means that the object did not or does not exist. Objects of controllers
-// do not count.
+// move updates the counts for a change of an object from before to after; nil means that the object did not or does not exist.
 func (f foreigners) move(ref object.Ref, before, after *record.Record) {
-	if before != nil && before.Owner.Controller == "" {
-		for _, each := range annotation.Unserved(before.Object) {
-			c := f[each]
-			if c == nil {
-				continue
-			}
-			if c.count--; c.count == 0 {
-				delete(f, each)
-			} else if c.example == ref {
-				c.example = object.Ref{}
-			}
-		}
+	f.count(ref, before, -1)
+	f.count(ref, after, 1)
+}
+
+// count adds n, which is 1 or -1, to the counts of an object. Objects of controllers do not count.
+func (f foreigners) count(ref object.Ref, r *record.Record, n int) {
+	if r == nil || r.Owner.Controller != "" {
+		return
 	}
-	if after != nil && after.Owner.Controller == "" {
-		for _, each := range annotation.Unserved(after.Object) {
-			c := f[each]
-			if c == nil {
-				c = &foreigner{}
-				f[each] = c
-			}
-			if c.count++; c.example == (object.Ref{}) {
-				c.example = ref
-			}
+	for _, each := range annotation.Unserved(r.Object) {
+		c := f[each]
+		if c == nil {
+			c = &foreigner{}
+			f[each] = c
+		}
+		switch c.count += n; {
+		case c.count == 0:
+			delete(f, each)
+		case n > 0 && c.example == (object.Ref{}):
+			c.example = ref
+		case n < 0 && c.example == ref:
+			c.example = object.Ref{}
 		}
 	}
 }
@@ -511,10 +509,6 @@ func (l *lists) touch(ref object.Ref) {
 	}
 }
 
-func compareNames(a, b *object.ObjectMeta) int {
-	return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
-}
-
 // inNamespace returns the part of a sorted list that is in one namespace; "" means all namespaces.
 func inNamespace(list []object.Object, namespace string) []object.Object {
 	if namespace == "" {
@@ -535,10 +529,7 @@ func replace(list []object.Object, versions map[object.Ref]object.Object) []obje
 	refs := slices.SortedFunc(maps.Keys(versions), record.CompareRefs)
 	out := make([]object.Object, 0, len(list)+len(refs))
 	for _, ref := range refs {
-		name := &object.ObjectMeta{Namespace: ref.Namespace, Name: ref.Name}
-		i, found := slices.BinarySearchFunc(list, name, func(o object.Object, name *object.ObjectMeta) int {
-			return compareNames(o.GetMeta(), name)
-		})
+		i, found := slices.BinarySearchFunc(list, ref, func(o object.Object, ref object.Ref) int { return record.CompareRefs(record.RefOf(o), ref) })
 		out = append(out, list[:i]...)
 		if o := versions[ref]; o != nil {
 			out = append(out, o)

@@ -292,7 +292,7 @@ func (wk *walk) entry(dir, path string, entry fs.DirEntry, linked bool) {
 
 func (wk *walk) file(path string, seen fileState) {
 	if seen.kind == regular {
-		wk.files[seen.identity()] = true
+		wk.files[seen.version.identity] = true
 	}
 	wk.found[path] = seen
 }
@@ -324,7 +324,7 @@ func (wk *walk) follow(rel string) {
 	case info.IsDir():
 		wk.below(rel, true)
 	case manifestName:
-		if seen := fileStateOf(info, true); seen.kind != regular || !wk.files[seen.identity()] {
+		if seen := fileStateOf(info, true); seen.kind != regular || !wk.files[seen.version.identity] {
 			wk.file(wk.path(rel), seen)
 		}
 	}

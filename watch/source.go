@@ -186,7 +186,7 @@ func readOpen(f *os.File, seen fileState, most int, room []byte) ([]byte, fileSt
 	if err != nil {
 		return nil, fileState{}, err
 	}
-	if now := fileStateOf(info, seen.linked); now.kind != regular || now.identity() != seen.identity() {
+	if now := fileStateOf(info, seen.linked); now.kind != regular || now.version.identity != seen.version.identity {
 		return nil, now, nil
 	}
 	if info.Size() > int64(most) {
@@ -223,8 +223,6 @@ func readOpen(f *os.File, seen fileState, most int, room []byte) ([]byte, fileSt
 func tooLarge(size int64, most int) error {
 	return fmt.Errorf("the file has %d bytes, more than the limit of %d; split it", size, most)
 }
-
-func (s fileState) identity() identity { return s.version.identity }
 
 // reason returns the cause of an error of package os, without the operation and the path.
 func reason(err error) string {

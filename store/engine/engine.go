@@ -63,6 +63,21 @@ func ScanLoaded(load func(string) ([]Pair, error), prefix string, want func(key 
 	return use(pairs)
 }
 
+// SumsLoaded implements Engine.Sums by the given Engine.Load.
+func SumsLoaded(load func(string) ([]Pair, error), keys []string) ([]Sum, error) {
+	sums := make([]Sum, len(keys))
+	for i, key := range keys {
+		pairs, err := load(key)
+		if err != nil {
+			return nil, err
+		}
+		if len(pairs) > 0 && pairs[0].Key == key { // others may begin with it
+			sums[i] = SumOf(pairs[0])
+		}
+	}
+	return sums, nil
+}
+
 // Transaction holds the changes that are committed together. The commit fails with ErrConflict unless the pair at CompareKey was last written at
 // CompareRevision (0: there is no such pair). Deletes are applied before Puts; of several Puts with the same key the last one counts.
 type Transaction struct {

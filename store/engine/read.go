@@ -166,17 +166,7 @@ func (m *Memory) Scan(prefix string, want func(key string, sum Sum) bool, use fu
 }
 
 // Sums implements Engine.
-func (m *Memory) Sums(keys []string) ([]Sum, error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	sums := make([]Sum, len(keys))
-	for i, key := range keys {
-		if pair, has := m.pairs[key]; has {
-			sums[i] = SumOf(pair)
-		}
-	}
-	return sums, nil
-}
+func (m *Memory) Sums(keys []string) ([]Sum, error) { return SumsLoaded(m.Load, keys) }
 
 // Commit implements Engine.
 func (m *Memory) Commit(t Transaction) error {

@@ -139,19 +139,7 @@ func (e *Engine) Scan(prefix string, want func(key string, sum engine.Sum) bool,
 }
 
 // Sums implements engine.Engine.
-func (e *Engine) Sums(keys []string) ([]engine.Sum, error) {
-	sums := make([]engine.Sum, len(keys))
-	for i, key := range keys {
-		pairs, err := e.Load(key)
-		if err != nil {
-			return nil, err
-		}
-		if len(pairs) > 0 && pairs[0].Key == key { // others may begin with it
-			sums[i] = engine.SumOf(pairs[0])
-		}
-	}
-	return sums, nil
-}
+func (e *Engine) Sums(keys []string) ([]engine.Sum, error) { return engine.SumsLoaded(e.Load, keys) }
 
 // The keys of the replica that are not in etcd and that the store does not see.
 const (
