@@ -243,7 +243,7 @@ func (l *allocator) nextIngress(ipv4 bool, request alloc.Request, avoid func(net
 // newAllocator checks the ranges and returns an allocator without allocations. The error
 // names all that is wrong.
 func (c *Config) newAllocator() (*allocator, error) {
-	l := &allocator{families: c.families(), addresses: map[bool]*alloc.Addresses{}}
+	l := &allocator{families: c.families(), addresses: map[bool]*alloc.Addresses{}, kept: map[string]map[value]string{}}
 	var errs []error
 	if len(c.ClusterIPRanges) == 0 {
 		errs = append(errs, errors.New("no range of cluster IPs: give one for each family that Services shall have"))

@@ -225,17 +225,16 @@ func (t *transaction) losesIngress(svc, before *object.Service, since record.Sin
 // wantedIngress returns the number of load balancer IPs that a Service should have: for each of its IP families, the number that it requests, but at
 // least one.
 func wantedIngress(svc *object.Service) int {
-	n := 0
+	n, requested := 0, requestOf(svc).Requested
 	for _, family := range svc.Spec.IPFamilies {
-		here := 0
-		for _, a := range askedIngress(svc) {
-			if a.addr.IsValid() && object.FamilyOf(a.addr) == family {
-				here++
-			}
-		}
-		n += max(here, 1)
+		n += max(len(ofFamily(requested, family)), 1)
 	}
 	return n
+}
+
+// ofFamily returns those addresses that are of an IP family.
+func ofFamily(addrs []netip.Addr, family string) []netip.Addr {
+	return slices.DeleteFunc(slices.Clone(addrs), func(addr netip.Addr) bool { return object.FamilyOf(addr) != family })
 }
 
 // keepsIngress reports whether the new version of the Service keeps a load balancer IP. If it requests none of that IP family, it keeps its first one
@@ -255,16 +254,10 @@ func (c *change) keepsIngress(l *allocator, addr netip.Addr) bool {
 	if pool, inPool := l.pools.NameOf(addr); c.request.Pool != "" && inPool && !c.request.Names(pool) {
 		return false // it asks for another pool by now
 	}
-	if c.asks(family) {
-		return slices.Contains(c.request.Requested, addr)
+	if asked := ofFamily(c.request.Requested, family); len(asked) > 0 {
+		return slices.Contains(asked, addr)
 	}
-	has := c.held().ingress
-	return has[slices.IndexFunc(has, func(other netip.Addr) bool { return object.FamilyOf(other) == family })] == addr
-}
-
-// asks reports whether the Service names load balancer IPs of a family.
-func (c *change) asks(family string) bool {
-	return slices.ContainsFunc(c.request.Requested, func(addr netip.Addr) bool { return object.FamilyOf(addr) == family })
+	return ofFamily(c.held().ingress, family)[0] == addr
 }
 
 // takeAskedIngress allocates the load balancer IPs that the Service keeps or requests.
@@ -337,8 +330,7 @@ func (c *change) takeAnyIngress(t *transaction) error {
 		return nil
 	}
 	for _, family := range svc.Spec.IPFamilies {
-		has := slices.ContainsFunc(c.ingress, func(addr netip.Addr) bool { return object.FamilyOf(addr) == family })
-		if has || c.asks(family) {
+		if len(ofFamily(c.ingress, family))+len(ofFamily(c.request.Requested, family)) > 0 {
 			continue
 		}
 		ipv4 := family == object.IPv4

@@ -456,7 +456,7 @@ func (t *transaction) reassign(changes []*change) {
 	for _, k := range pending.Kinds {
 		s.allocator.unkeep(k.Holder())
 	}
-	s.allocator.kept = nil
+	clear(s.allocator.kept)
 	defer func() {
 		t.keepBefore()
 		s.allocator.begin()

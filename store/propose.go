@@ -294,8 +294,7 @@ func (c *change) keepStored(declarations []declaration) {
 // with the document.
 func (c *change) proposeFrom(s *Store, document object.Object) {
 	if err := s.secretsRefused(c.ref.Kind); err != nil {
-		c.err = err
-		c.notes = append(c.notes, c.notesOf(err, "")...)
+		c.refuse(err, "")
 		return
 	}
 	next := object.Draft(document)
@@ -305,20 +304,17 @@ func (c *change) proposeFrom(s *Store, document object.Object) {
 	}
 	next, err := c.merge(s, next)
 	if err != nil {
-		c.err = fmt.Errorf("join the document with what the API has added to the object: %w", err)
-		c.notes = append(c.notes, c.notesOf(c.err, ReasonUnmerged)...)
+		c.refuse(fmt.Errorf("join the document with what the API has added to the object: %w", err), ReasonUnmerged)
 		return
 	}
 	c.ownMetadata(next.GetMeta())
 	c.ownStatus(next, document)
 	if errs := c.explainClusterIPs(document, c.accept(s, next)); len(errs) > 0 {
-		c.err = errs
-		c.notes = append(c.notes, c.notesOf(errs, "")...)
+		c.refuse(errs, "")
 		return
 	}
 	if errs := s.unpinnedDocument(document); len(errs) > 0 {
-		c.err, c.wanted = errs, nil
-		c.notes = append(c.notes, c.notesOf(errs, ReasonUnpinned)...)
+		c.refuse(errs, ReasonUnpinned)
 		return
 	}
 	if c.staysHeadless(document) {
@@ -326,6 +322,12 @@ func (c *change) proposeFrom(s *Store, document object.Object) {
 			"as a cluster IP does not change: write it again, or for a Service with a cluster IP "+recreate(c.ref), true)
 	}
 	c.addWarnings(next)
+}
+
+// refuse records why the wanted version is not accepted; see notesOf for the reason.
+func (c *change) refuse(err error, reason string) {
+	c.err, c.wanted = err, nil
+	c.notes = append(c.notes, c.notesOf(err, reason)...)
 }
 
 // addWarnings adds the warnings about a version.

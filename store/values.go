@@ -186,18 +186,12 @@ func (l *allocator) holdAll(svc *object.Service) error {
 // keepOf reserves, under the name holder, the values that a Service had before a trial or a rollout and gave up in it. It leaves out values that
 // another Service holds by now.
 func (l *allocator) keepOf(holder string, svc *object.Service) {
-	if l.kept == nil {
-		l.kept = map[string]map[value]string{}
-	}
-	if l.kept[holder] == nil {
-		l.kept[holder] = map[value]string{}
-	}
 	request := requestOf(svc)
 	key := request.Owner
 	request.Owner = holder
 	for v := range valuesOf(svc).all {
 		if _, held := l.requestOf(v, key); !held && l.hold(v, request) == nil {
-			l.kept[holder][v] = key
+			index.Put(l.kept, holder, v, key)
 		}
 	}
 }
@@ -244,10 +238,9 @@ func (s *Store) unpinned(svc *object.Service) (errs object.Errors) {
 	if !isOurLoadBalancer(svc) {
 		return errs
 	}
-	named := askedIngress(svc)
+	request := requestOf(svc)
 	for _, family := range spec.IPFamilies {
-		known := slices.ContainsFunc(named, func(a asked) bool { return a.addr.IsValid() && object.FamilyOf(a.addr) == family })
-		if !known && s.allocator.pools.Serves(family == object.IPv4, requestOf(svc).Internal) {
+		if len(ofFamily(request.Requested, family)) == 0 && s.allocator.pools.Serves(family == object.IPv4, request.Internal) {
 			missing("spec.loadBalancerIP", string(family)+" load balancer IP")
 		}
 	}
