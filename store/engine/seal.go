@@ -138,11 +138,8 @@ const keyBytes = 32
 // which contain the names of objects, are not encrypted.
 type Key struct {
 	aead cipher.AEAD
-	id   string
+	id   string // eight hexadecimal digits of a hash of the key
 }
-
-// ID returns eight hexadecimal digits of a hash of the key.
-func (k *Key) ID() string { return k.id }
 
 // NewKey returns a Key of 32 secret bytes.
 func NewKey(secret []byte) (*Key, error) {

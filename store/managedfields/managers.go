@@ -162,6 +162,15 @@ func entriesOf(o map[string]any) (entries []object.ManagedFieldsEntry, empty boo
 	return entries, false, nil
 }
 
+// managersOf returns the managers in the managedFields of an object; see entriesOf for empty.
+func managersOf(o map[string]any) (all managers, empty bool, err error) {
+	entries, empty, err := entriesOf(o)
+	if err == nil {
+		all, err = decode(entries)
+	}
+	return all, empty, err
+}
+
 // metadataOf returns the metadata of an object, nil if it has none.
 func metadataOf(o map[string]any) map[string]any {
 	metadata, _ := o["metadata"].(map[string]any)

@@ -450,9 +450,8 @@ func conflictsOf(o owner, h ownership, contested *set) []Conflict {
 // Taken returns the fields that a manager owns by apply and that a write would change or
 // remove. It serves to protect managers whose fields no other one may change.
 func Taken(live, written map[string]any, by Writer, manager string) []Conflict {
-	entries, _, err := entriesOf(live)
-	all, bad := decode(entries)
-	if err != nil || bad != nil {
+	all, _, err := managersOf(live)
+	if err != nil {
 		return nil
 	}
 	change := compare(withoutEntries(live), withoutEntries(written), by.Type).without(by.ignored())

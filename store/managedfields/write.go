@@ -75,20 +75,14 @@ func Update(live, written map[string]any, by Writer) map[string]any {
 // otherwise those of live.
 func managersBefore(live, written map[string]any, keep bool) managers {
 	if !keep {
-		entries, reset, err := entriesOf(written)
-		if reset {
-			return managers{}
-		}
-		if all, bad := decode(entries); err == nil && bad == nil && len(all) > 0 {
+		if all, reset, err := managersOf(written); reset || err == nil && len(all) > 0 {
 			return all
 		}
 	}
-	entries, _, err := entriesOf(live)
-	all, bad := decode(entries)
-	if err != nil || bad != nil {
-		return managers{}
+	if all, _, err := managersOf(live); err == nil {
+		return all
 	}
-	return all
+	return managers{}
 }
 
 func uidOf(o map[string]any) string {
@@ -140,11 +134,7 @@ func Apply(live, applied map[string]any, by Writer, force bool) (map[string]any,
 	if len(live) == 0 {
 		return created(applied, by), nil
 	}
-	entries, _, err := entriesOf(live)
-	if err != nil {
-		return nil, fmt.Errorf("failed to decode managed fields: %w", err)
-	}
-	all, err := decode(entries)
+	all, _, err := managersOf(live)
 	if err != nil {
 		return nil, fmt.Errorf("failed to decode managed fields: %w", err)
 	}
