@@ -342,44 +342,35 @@ const (
 // Packaged is set if systemd runs the units of the svcctl package on the box. Advice to the user then names these units instead of svcctl commands.
 type Packaged bool
 
-// Serve returns the command that starts the appliance.
-func (p Packaged) Serve() string {
+// choose returns unit if p is set, otherwise command.
+func (p Packaged) choose(unit, command string) string {
 	if p {
-		return "`systemctl start svcctl`"
+		return unit
 	}
-	return "`svcctl serve`"
+	return command
 }
+
+// Serve returns the command that starts the appliance.
+func (p Packaged) Serve() string { return p.choose("`systemctl start svcctl`", "`svcctl serve`") }
 
 // Announce returns the command that starts the announcer.
 func (p Packaged) Announce() string {
-	if p {
-		return "`systemctl enable --now svcctl-announce`"
-	}
-	return "`svcctl announce`"
+	return p.choose("`systemctl enable --now svcctl-announce`", "`svcctl announce`")
 }
 
 // Discover returns the command that starts the process that follows endpoints of providers.
 func (p Packaged) Discover() string {
-	if p {
-		return "`systemctl enable --now svcctl-discover`"
-	}
-	return "`svcctl discover`"
+	return p.choose("`systemctl enable --now svcctl-discover`", "`svcctl discover`")
 }
 
 // AnnounceFlags returns where flags of the announcer are given.
 func (p Packaged) AnnounceFlags() string {
-	if p {
-		return "in ExecStart= by `systemctl edit svcctl-announce`"
-	}
-	return "of `svcctl announce`"
+	return p.choose("in ExecStart= by `systemctl edit svcctl-announce`", "of `svcctl announce`")
 }
 
 // Pool returns the setting with the pools of load balancer IPs.
 func (p Packaged) Pool() string {
-	if p {
-		return "loadBalancerPool in /etc/svcctl/svcctl.yaml"
-	}
-	return "--load-balancer-pool"
+	return p.choose("loadBalancerPool in /etc/svcctl/svcctl.yaml", "--load-balancer-pool")
 }
 
 // Sysctl returns how kernel settings get a value now and at each boot.

@@ -428,12 +428,3 @@ func (o *BGPPeer) validate(Object) Errors {
 	}
 	return append(errs, validateSelectors(specPath, s.NodeSelectors)...)
 }
-
-// The status is MetalLB's, and none is stored.
-
-func (o *BFDProfile) setDefaults()       { o.Status = nil }
-func (o *BGPAdvertisement) setDefaults() { o.Status = nil }
-func (o *BGPPeer) setDefaults()          { o.Status = nil }
-func (o *Community) setDefaults()        { o.Status = nil }
-func (o *IPAddressPool) setDefaults()    { o.Status = nil }
-func (o *L2Advertisement) setDefaults()  { o.Status = nil }

@@ -341,8 +341,11 @@ func (r *valueRule) check(at path, v reflect.Value) Errors {
 	return errs
 }
 
-// tagged returns the errors of an object by the tags of its fields, without those of its metadata.
-func tagged(o Object) Errors {
+// tagged reports whether the defaults and rules of the kind stand in tags of its fields.
+func (s *Strategy) tagged() bool { return s.Group == GroupGateway }
+
+// checkObject returns the errors of an object by the tags of its fields, without those of its metadata.
+func checkObject(o Object) Errors {
 	var errs Errors
 	v := reflect.ValueOf(o).Elem()
 	for _, r := range rulesOf(v.Type()) {
@@ -352,21 +355,3 @@ func tagged(o Object) Errors {
 	}
 	return errs
 }
-
-func (o *GatewayClass) setDefaults()   { setTagged(reflect.ValueOf(o)) }
-func (o *Gateway) setDefaults()        { setTagged(reflect.ValueOf(o)) }
-func (o *ListenerSet) setDefaults()    { setTagged(reflect.ValueOf(o)) }
-func (o *ReferenceGrant) setDefaults() { setTagged(reflect.ValueOf(o)) }
-func (o *TCPRoute) setDefaults()       { setTagged(reflect.ValueOf(o)) }
-func (o *UDPRoute) setDefaults()       { setTagged(reflect.ValueOf(o)) }
-func (o *TLSRoute) setDefaults()       { setTagged(reflect.ValueOf(o)) }
-func (o *HTTPRoute) setDefaults()      { setTagged(reflect.ValueOf(o)) }
-
-func (o *GatewayClass) validate(Object) Errors   { return tagged(o) }
-func (o *Gateway) validate(Object) Errors        { return tagged(o) }
-func (o *ListenerSet) validate(Object) Errors    { return tagged(o) }
-func (o *ReferenceGrant) validate(Object) Errors { return tagged(o) }
-func (o *TCPRoute) validate(Object) Errors       { return tagged(o) }
-func (o *UDPRoute) validate(Object) Errors       { return tagged(o) }
-func (o *TLSRoute) validate(Object) Errors       { return tagged(o) }
-func (o *HTTPRoute) validate(Object) Errors      { return tagged(o) }

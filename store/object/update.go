@@ -2,6 +2,7 @@ package object
 
 import (
 	"cmp"
+	"reflect"
 	"slices"
 )
 
@@ -218,8 +219,15 @@ func Default(o Object) {
 	if meta := o.GetMeta(); meta.Namespace == "" && s.Namespaced {
 		meta.Namespace = defaultNamespace
 	}
-	if o, has := o.(defaulter); has {
+	switch o := o.(type) {
+	case defaulter:
 		o.setDefaults()
+	case *IPAddressPool, *L2Advertisement, *BGPAdvertisement, *Community, *BFDProfile, *BGPPeer:
+		copyField(o, s.sample, "Status") // it is MetalLB's, and none is stored
+	default:
+		if s.tagged() {
+			setTagged(reflect.ValueOf(o))
+		}
 	}
 }
 

@@ -55,8 +55,10 @@ func ValidateUpdate(updated, old Object, opts Options) Errors {
 // validateContent applies all rules except those about the name; old is nil for a new object.
 func validateContent(o, old Object) Errors {
 	errs := validateMeta(o.GetMeta())
-	if o, has := o.(validator); has {
-		errs = append(errs, o.validate(old)...)
+	if v, has := o.(validator); has {
+		errs = append(errs, v.validate(old)...)
+	} else if StrategyOf(o).tagged() {
+		errs = append(errs, checkObject(o)...)
 	}
 	switch o.(type) {
 	case *Endpoints, *EndpointSlice, *Pod:

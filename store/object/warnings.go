@@ -9,8 +9,11 @@ import (
 
 // Warnings returns texts about unusual parts of an object that Validate accepts.
 func Warnings(o Object) []string {
-	if o, has := o.(warner); has {
+	switch o := o.(type) {
+	case warner:
 		return o.warnings()
+	case *Gateway, *ListenerSet, *TCPRoute, *UDPRoute, *TLSRoute, *HTTPRoute:
+		return noEffect(o)
 	}
 	return nil
 }
@@ -172,19 +175,12 @@ func (o *EndpointSlice) warnings() []string {
 	return warnings
 }
 
-func (o *Gateway) warnings() []string     { return noEffect(&o.Metadata, KindGateway) }
-func (o *ListenerSet) warnings() []string { return noEffect(&o.Metadata, KindListenerSet) }
-func (o *TCPRoute) warnings() []string    { return noEffect(&o.Metadata, KindTCPRoute) }
-func (o *UDPRoute) warnings() []string    { return noEffect(&o.Metadata, KindUDPRoute) }
-func (o *TLSRoute) warnings() []string    { return noEffect(&o.Metadata, KindTLSRoute) }
-func (o *HTTPRoute) warnings() []string   { return noEffect(&o.Metadata, KindHTTPRoute) }
-
 // noEffect returns warnings about svcctl annotations on an object of the Gateway API: they are only read in spec.infrastructure.annotations
 // of the Gateway.
-func noEffect(meta *ObjectMeta, kind string) (warnings []string) {
-	for _, key := range sortedKeys(meta.Annotations) {
+func noEffect(o Object) (warnings []string) {
+	for _, key := range sortedKeys(o.GetMeta().Annotations) {
 		if strings.HasPrefix(key, "svcctl.io/") {
-			warnings = append(warnings, fmt.Sprintf("metadata.annotations[%s]: has no effect on a %s: it is read in spec.infrastructure.annotations of the Gateway", key, kind))
+			warnings = append(warnings, fmt.Sprintf("metadata.annotations[%s]: has no effect on a %s: it is read in spec.infrastructure.annotations of the Gateway", key, StrategyOf(o).Name))
 		}
 	}
 	return warnings
