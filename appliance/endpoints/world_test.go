@@ -95,7 +95,7 @@ func (w *world) put(o object.Object, ours bool) {
 			w.t.Fatalf("%s: %v", ref, errs)
 		}
 	}
-	fresh, _ := object.New(o.GetTypeMeta().APIVersion, o.GetTypeMeta().Kind)
+	fresh := object.StrategyOf(o).New()
 	text, err := json.Marshal(o)
 	if err == nil {
 		err = json.Unmarshal(text, fresh)

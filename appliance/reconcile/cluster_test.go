@@ -147,7 +147,7 @@ func TestSyncedUpToAWrite(t *testing.T) {
 		Spec:     object.ServiceSpec{Ports: []object.ServicePort{{Port: 80}}},
 	}
 	lease := &object.Lease{
-		TypeMeta: object.TypeMeta{Kind: object.KindLease, APIVersion: object.APIVersionCoordination},
+		TypeMeta: object.TypeMeta{Kind: object.KindLease, APIVersion: "coordination.k8s.io/v1"},
 		Metadata: object.ObjectMeta{Namespace: "default", Name: "mine"},
 	}
 	if !waits(svc) {

@@ -1,7 +1,6 @@
 package kind
 
 import (
-	"fmt"
 	"slices"
 	"strings"
 	"sync"
@@ -69,13 +68,7 @@ func (k Kind) Stored() bool { return (*object.Resource)(&k).Stored() }
 func (k Kind) Strategy() *object.Strategy { return object.StrategyFor(k.APIVersion(), k.Name) }
 
 // New returns an empty object of the kind with its TypeMeta set.
-func (k Kind) New() object.Object {
-	o, known := object.New(k.APIVersion(), k.Name)
-	if !known {
-		panic(fmt.Sprintf("kind: no type for %s %s", k.APIVersion(), k.Name))
-	}
-	return o
-}
+func (k Kind) New() object.Object { return k.Strategy().New() }
 
 // GroupPath returns the URL path of the group and version, as "/api/v1" or "/apis/discovery.k8s.io/v1".
 func (k Kind) GroupPath() string {

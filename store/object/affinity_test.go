@@ -22,9 +22,9 @@ func TestAffinityAnnotations(t *testing.T) {
 	} {
 		svc := &Service{}
 		svc.Metadata.Annotations = map[string]string{key: c.good}
-		wantTexts(t, checkServiceBalance(svc, nil))
+		wantTexts(t, checkServiceAnnotations(svc, nil))
 		svc.Metadata.Annotations[key] = c.bad
-		wantTexts(t, checkServiceBalance(svc, nil), c.want)
-		wantTexts(t, checkServiceBalance(svc, svc))
+		wantTexts(t, checkServiceAnnotations(svc, nil), c.want)
+		wantTexts(t, checkServiceAnnotations(svc, svc))
 	}
 }

@@ -150,21 +150,44 @@ func ParseWeights(value string) ([]AddressWeight, error) {
 	return list, nil
 }
 
-// checkServiceBalance validates the balancing annotations of a Service. Values that are unchanged from old are not
-// checked.
-func checkServiceBalance(s, old *Service) Errors {
+// checkServiceAnnotations validates the annotations of a Service about balancing, affinity, ranges of ports and limits. Values that are unchanged from
+// old are not checked.
+func checkServiceAnnotations(s, old *Service) (errs Errors) {
 	var before *ObjectMeta
 	if old != nil {
 		before = &old.Metadata
 	}
-	errs := checkAnnotation(&s.Metadata, before, AnnotationBalance, checkBalance)
-	errs = append(errs, checkAffinity(&s.Metadata, before)...)
-	errs = append(errs, checkAnnotation(&s.Metadata, before, AnnotationRetryAfter, checkBy(ParseRetryAfter))...)
-	errs = append(errs, checkAnnotation(&s.Metadata, before, AnnotationAdopt, checkBy(ParseBool))...)
-	errs = append(errs, checkAnnotation(&s.Metadata, before, AnnotationEject, checkBy(ParseBool))...)
-	errs = append(errs, checkAnnotation(&s.Metadata, before, AnnotationFastPath, checkBy(ParseBool))...)
-	errs = append(errs, checkAnnotation(&s.Metadata, before, AnnotationSlowStart, checkBy(ParseSlowStart))...)
-	return append(errs, checkAnnotation(&s.Metadata, before, AnnotationWeights, checkBy(ParseWeights))...)
+	check := func(key string, by func(path, string) Errors) {
+		errs = append(errs, checkAnnotation(&s.Metadata, before, key, by)...)
+	}
+	check(AnnotationBalance, checkBalance)
+	check(AnnotationAffinityScope, checkOneOf(AffinityScopePort, AffinityScopeService))
+	check(AnnotationAffinityRefresh, checkOneOf(AffinityRefreshConnections, AffinityRefreshPackets))
+	check(AnnotationAffinityPrefix, checkBy(func(value string) (uint8, error) {
+		bits, _, err := ParseAffinityPrefix(value)
+		return bits, err
+	}))
+	check(AnnotationRetryAfter, checkBy(ParseRetryAfter))
+	for _, key := range []string{AnnotationAdopt, AnnotationEject, AnnotationFastPath} {
+		check(key, checkBy(ParseBool))
+	}
+	check(AnnotationSlowStart, checkBy(ParseSlowStart))
+	check(AnnotationWeights, checkBy(ParseWeights))
+	errs = append(errs, checkPortRanges(s, old)...)
+	rate := checkBy(func(value string) (uint32, error) {
+		n, _, err := ParseRate(value)
+		return n, err
+	})
+	check(AnnotationRateLimit, rate)
+	check(AnnotationClientRateLimit, ofClients(rate))
+	check(AnnotationClientConnections, ofClients(checkBy(ParseConnections)))
+	check(AnnotationEndpointConnections, checkBy(ParseConnections))
+	return errs
+}
+
+// checkOneOf returns a check that a value is one of several.
+func checkOneOf(values ...string) func(path, string) Errors {
+	return func(p path, value string) Errors { return oneOf(p, value, values) }
 }
 
 // checkEndpointWeights validates the balancing annotations of an object that lists endpoints. old is the previous version, nil for a new object.
@@ -275,20 +298,6 @@ func ParseAffinityPrefix(value string) (ipv4, ipv6 uint8, err error) {
 		return 32, 128, fmt.Errorf("must be a prefix length of IPv4 from 1 to 32, or one of each family, as \"24,64\"")
 	}
 	return uint8(v4), uint8(v6), nil
-}
-
-func checkAffinity(meta, before *ObjectMeta) Errors {
-	oneOf := func(key string, values ...string) Errors {
-		return checkAnnotation(meta, before, key, func(p path, value string) Errors { return oneOf(p, value, values) })
-	}
-	errs := oneOf(AnnotationAffinityScope, AffinityScopePort, AffinityScopeService)
-	errs = append(errs, oneOf(AnnotationAffinityRefresh, AffinityRefreshConnections, AffinityRefreshPackets)...)
-	return append(errs, checkAnnotation(meta, before, AnnotationAffinityPrefix, func(p path, value string) Errors {
-		if _, _, err := ParseAffinityPrefix(value); err != nil {
-			return invalid(p, value, err.Error())
-		}
-		return nil
-	})...)
 }
 
 // AnnotationRetryAfter of a Service is the time for which an endpoint may leave a client's SYN unanswered, such as "1s" or "1". After it, the next
@@ -424,20 +433,4 @@ func ofClients(check func(path, string) Errors) func(path, string) Errors {
 		}
 		return check(p, limit)
 	}
-}
-
-// checkLimits validates the annotations of a Service about limits. Values that are unchanged from old are not checked.
-func checkLimits(s, old *Service) Errors {
-	var before *ObjectMeta
-	if old != nil {
-		before = &old.Metadata
-	}
-	rate := checkBy(func(value string) (uint32, error) {
-		n, _, err := ParseRate(value)
-		return n, err
-	})
-	errs := checkAnnotation(&s.Metadata, before, AnnotationRateLimit, rate)
-	errs = append(errs, checkAnnotation(&s.Metadata, before, AnnotationClientRateLimit, ofClients(rate))...)
-	errs = append(errs, checkAnnotation(&s.Metadata, before, AnnotationClientConnections, ofClients(checkBy(ParseConnections)))...)
-	return append(errs, checkAnnotation(&s.Metadata, before, AnnotationEndpointConnections, checkBy(ParseConnections))...)
 }

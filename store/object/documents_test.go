@@ -33,11 +33,11 @@ func decodeDocument(t *testing.T, document string) Object {
 	if err := json.Unmarshal([]byte(document), &meta); err != nil {
 		t.Fatal(err)
 	}
-	o, ok := New(meta.APIVersion, meta.Kind)
-	if !ok {
+	s := StrategyFor(meta.APIVersion, meta.Kind)
+	if s == nil {
 		t.Fatalf("no kind %v", meta)
 	}
-	return decode(t, o, document)
+	return decode(t, s.New(), document)
 }
 
 func TestDocumentsAreAccepted(t *testing.T) {
@@ -65,7 +65,7 @@ func decodeLoosely(document []byte, kind string) Object {
 	if kind == KindEndpointSlice {
 		apiVersion = APIVersionDiscovery
 	}
-	o, _ := New(apiVersion, kind)
+	o := StrategyFor(apiVersion, kind).New()
 	if json.Unmarshal(document, o) != nil {
 		return nil
 	}

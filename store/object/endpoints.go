@@ -172,7 +172,7 @@ func validateAppProtocol(p path, appProtocol *string) Errors {
 	if appProtocol == nil {
 		return nil
 	}
-	return invalidFor(p, *appProtocol, labelKeyProblems(*appProtocol))
+	return invalidFor(p, *appProtocol, LabelKeyProblems(*appProtocol))
 }
 
 // oneOf returns an error if a value is not one of the supported ones.
@@ -293,7 +293,7 @@ func validateHints(p path, hints *EndpointHints) Errors {
 	zones := Texts(hints.ForZones, func(z ForZone) string { return z.Name })
 	nodes := Texts(hints.ForNodes, func(n ForNode) string { return n.Name })
 	return append(
-		validateHintNames(p.child("forZones"), zones, labelValueProblems),
+		validateHintNames(p.child("forZones"), zones, LabelValueProblems),
 		validateHintNames(p.child("forNodes"), nodes, dns1123SubdomainProblems)...)
 }
 

@@ -8,7 +8,7 @@ import (
 )
 
 func Example() {
-	o, _ := object.New("v1", "Service")
+	o := object.StrategyOfKind("Service").New()
 	document := `{"metadata": {"name": "web"}, "spec": {"ports": [{"port": 80}, {"name": "b", "port": 65536}]}}`
 	if err := json.Unmarshal([]byte(document), o); err != nil {
 		fmt.Println(err)

@@ -24,11 +24,11 @@ func TestLimitsAreChecked(t *testing.T) {
 		s.Metadata = ObjectMeta{Name: "web", Namespace: "default", Annotations: map[string]string{AnnotationRateLimit: rate, AnnotationClientRateLimit: client, AnnotationClientConnections: connections}}
 		return s
 	}
-	wantTexts(t, checkLimits(svc("1/s", "1/m", "65535"), nil))
+	wantTexts(t, checkServiceAnnotations(svc("1/s", "1/m", "65535"), nil))
 	bad := svc("1/h", "x", "65536")
-	wantTexts(t, checkLimits(bad, nil),
+	wantTexts(t, checkServiceAnnotations(bad, nil),
 		`metadata.annotations[svcctl.io/rate-limit]: Invalid value: "1/h": must be a rate from 1/m to 1000000/s, as "100/s" or "600/m"`,
 		`metadata.annotations[svcctl.io/client-rate-limit]: Invalid value: "x": must be a rate from 1/m to 1000000/s, as "100/s" or "600/m"`,
 		`metadata.annotations[svcctl.io/client-connections]: Invalid value: "65536": must be an integer from 1 to 65535`)
-	wantTexts(t, checkLimits(bad, bad))
+	wantTexts(t, checkServiceAnnotations(bad, bad))
 }

@@ -53,15 +53,15 @@ func validateMeta(m *ObjectMeta) Errors {
 func validateLabels(p path, labels map[string]string) Errors {
 	right := true
 	for key, value := range labels {
-		right = right && len(labelKeyProblems(key))+len(labelValueProblems(value)) == 0
+		right = right && len(LabelKeyProblems(key))+len(LabelValueProblems(value)) == 0
 	}
 	if right { // nearly always
 		return nil
 	}
 	var errs Errors
 	for _, key := range sortedKeys(labels) {
-		errs = append(errs, invalidFor(p, key, labelKeyProblems(key))...)
-		errs = append(errs, invalidFor(p, labels[key], labelValueProblems(labels[key]))...)
+		errs = append(errs, invalidFor(p, key, LabelKeyProblems(key))...)
+		errs = append(errs, invalidFor(p, labels[key], LabelValueProblems(labels[key]))...)
 	}
 	return errs
 }
@@ -77,13 +77,13 @@ func validateAnnotations(p path, annotations map[string]string) Errors {
 	var errs Errors
 	size, right := 0, true
 	for key, value := range annotations {
-		right = right && len(labelKeyProblems(strings.ToLower(key))) == 0
+		right = right && len(LabelKeyProblems(strings.ToLower(key))) == 0
 		size += len(key) + len(value)
 	}
 	if !right {
 		for _, key := range sortedKeys(annotations) {
 			// Case does not matter in the key of an annotation.
-			errs = append(errs, invalidFor(p, key, labelKeyProblems(strings.ToLower(key)))...)
+			errs = append(errs, invalidFor(p, key, LabelKeyProblems(strings.ToLower(key)))...)
 		}
 	}
 	if size > maxAnnotationBytes {
@@ -123,7 +123,7 @@ var standardFinalizers = []string{"kubernetes", "orphan", "foregroundDeletion"}
 func validateFinalizers(p path, finalizers []string) Errors {
 	var errs Errors
 	for _, finalizer := range finalizers {
-		errs = append(errs, invalidFor(p, finalizer, labelKeyProblems(finalizer))...)
+		errs = append(errs, invalidFor(p, finalizer, LabelKeyProblems(finalizer))...)
 	}
 	for i, finalizer := range finalizers {
 		if !strings.Contains(finalizer, "/") && !slices.Contains(standardFinalizers, finalizer) {
@@ -164,13 +164,6 @@ func validateMetaUpdate(m, old *ObjectMeta) Errors {
 	}
 	return errs
 }
-
-// LabelKeyProblems returns the problems of a label key ("name" or "example.com/name"), in
-// Kubernetes' words; nothing when it is valid.
-func LabelKeyProblems(key string) []string { return labelKeyProblems(key) }
-
-// LabelValueProblems returns the problems of a label value; none when it is valid.
-func LabelValueProblems(value string) []string { return labelValueProblems(value) }
 
 // microTime is the layout of a MicroTime (metav1.RFC3339Micro).
 const microTime = "2006-01-02T15:04:05.000000Z07:00"

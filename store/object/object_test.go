@@ -120,14 +120,14 @@ func TestNew(t *testing.T) {
 		{"v1", "service", nil},
 		{"", "", nil},
 	} {
-		o, ok := New(tc.apiVersion, tc.kind)
-		if ok != (tc.want != nil) {
-			t.Errorf("New(%q, %q): %v, want %v", tc.apiVersion, tc.kind, ok, tc.want != nil)
+		s := StrategyFor(tc.apiVersion, tc.kind)
+		if (s != nil) != (tc.want != nil) {
+			t.Errorf("StrategyFor(%q, %q): %v, want %v", tc.apiVersion, tc.kind, s, tc.want)
+		}
+		if s == nil {
 			continue
 		}
-		if !ok {
-			continue
-		}
+		o := s.New()
 		if reflect.TypeOf(o) != reflect.TypeOf(tc.want) {
 			t.Errorf("New(%q, %q) is a %T, want %T", tc.apiVersion, tc.kind, o, tc.want)
 		}

@@ -16,12 +16,12 @@ func apiKinds(t *testing.T) []Object {
 	for _, meta := range []TypeMeta{
 		{KindNamespace, APIVersionCore}, {KindNode, APIVersionCore}, {KindEvent, APIVersionCore}, {KindEvent, APIVersionEvents},
 		{KindConfigMap, APIVersionCore}, {KindSecret, APIVersionCore}, {KindServiceCIDR, APIVersionNetworking},
-		{KindIPAddress, APIVersionNetworking}, {KindLease, APIVersionCoordination}, {KindSelfSubjectAccessReview, APIVersionAuthorization},
-		{KindSelfSubjectRulesReview, APIVersionAuthorization}, {KindSelfSubjectReview, APIVersionAuthentication},
+		{KindIPAddress, APIVersionNetworking}, {KindLease, "coordination.k8s.io/v1"}, {KindSelfSubjectAccessReview, "authorization.k8s.io/v1"},
+		{KindSelfSubjectRulesReview, "authorization.k8s.io/v1"}, {KindSelfSubjectReview, "authentication.k8s.io/v1"},
 	} {
-		o, ok := New(meta.APIVersion, meta.Kind)
-		if !ok || *o.GetTypeMeta() != meta {
-			t.Fatalf("New(%v) is %v, %t", meta, o, ok)
+		o := StrategyFor(meta.APIVersion, meta.Kind).New()
+		if *o.GetTypeMeta() != meta {
+			t.Fatalf("the new object of %v has %v", meta, *o.GetTypeMeta())
 		}
 		all = append(all, o)
 	}

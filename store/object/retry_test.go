@@ -18,12 +18,12 @@ func TestRetryAfter(t *testing.T) {
 	}
 	svc := &Service{}
 	svc.Metadata.Annotations = map[string]string{AnnotationRetryAfter: "31s"}
-	errs := checkServiceBalance(svc, nil)
+	errs := checkServiceAnnotations(svc, nil)
 	const want = `metadata.annotations[svcctl.io/retry-after]: Invalid value: "31s": must be a time from 1s to 30s, as "2s"`
 	if len(errs) != 1 || !strings.Contains(errs[0].Error(), want) {
 		t.Errorf("%v, want %s", errs, want)
 	}
-	if errs := checkServiceBalance(svc, svc); len(errs) > 0 {
+	if errs := checkServiceAnnotations(svc, svc); len(errs) > 0 {
 		t.Errorf("a value that stands already is asked again: %v", errs)
 	}
 }
@@ -32,7 +32,7 @@ func TestEjectValue(t *testing.T) {
 	for value, refused := range map[string]bool{"true": false, "false": false, "": true, "yes": true, "True": true} {
 		svc := &Service{}
 		svc.Metadata.Annotations = map[string]string{AnnotationEject: value}
-		errs := checkServiceBalance(svc, nil)
+		errs := checkServiceAnnotations(svc, nil)
 		if (len(errs) == 1) != refused || refused && !strings.Contains(errs[0].Error(), `metadata.annotations[svcctl.io/eject]: Invalid value: "`+value+`": must be "true" or "false"`) {
 			t.Errorf("%q: %v, refused %t", value, errs, refused)
 		}
@@ -51,7 +51,7 @@ func TestSlowStart(t *testing.T) {
 	svc := &Service{}
 	svc.Metadata.Annotations = map[string]string{AnnotationSlowStart: "1h"}
 	const want = `metadata.annotations[svcctl.io/slow-start]: Invalid value: "1h": must be a time from 1s to 15m, as "30s"`
-	if errs := checkServiceBalance(svc, nil); len(errs) != 1 || !strings.Contains(errs[0].Error(), want) {
+	if errs := checkServiceAnnotations(svc, nil); len(errs) != 1 || !strings.Contains(errs[0].Error(), want) {
 		t.Errorf("%v, want %s", errs, want)
 	}
 }

@@ -29,9 +29,7 @@ func (s *Service) validate(previous Object) Errors {
 		checkLoadBalancerFields(s),
 		checkTrafficPolicies(s),
 		checkIngress(s, old),
-		checkServiceBalance(s, old),
-		checkPortRanges(s, old),
-		checkLimits(s, old),
+		checkServiceAnnotations(s, old),
 		checkRelayed(s, old),
 	)
 }
@@ -261,7 +259,7 @@ func checkLoadBalancerFields(s *Service) Errors {
 			errs = append(errs, required(allocatePath, "")...)
 		}
 		if class := s.Spec.LoadBalancerClass; class != nil {
-			errs = append(errs, invalidFor(classPath, *class, labelKeyProblems(*class))...)
+			errs = append(errs, invalidFor(classPath, *class, LabelKeyProblems(*class))...)
 		}
 		return errs
 	}

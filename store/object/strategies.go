@@ -244,11 +244,8 @@ const (
 
 // The API versions of kinds that only the API has, not manifests.
 const (
-	APIVersionEvents         = "events.k8s.io/v1"
-	APIVersionNetworking     = "networking.k8s.io/v1"
-	APIVersionCoordination   = "coordination.k8s.io/v1"
-	APIVersionAuthorization  = "authorization.k8s.io/v1"
-	APIVersionAuthentication = "authentication.k8s.io/v1"
+	APIVersionEvents     = "events.k8s.io/v1"
+	APIVersionNetworking = "networking.k8s.io/v1"
 )
 
 // The API versions of kinds that manifests may have.
@@ -256,13 +253,3 @@ const (
 	APIVersionCore      = "v1"
 	APIVersionDiscovery = "discovery.k8s.io/v1"
 )
-
-// New returns an empty object of a kind, with its TypeMeta set; false when the kind is
-// not one this product reads. A List is no object: the decoder splits it.
-func New(apiVersion, kind string) (Object, bool) {
-	s := StrategyFor(apiVersion, kind)
-	if s == nil {
-		return nil, false
-	}
-	return s.New(), true
-}

@@ -180,13 +180,14 @@ func dns1123SubdomainProblems(value string) []string {
 	return matchProblems(value, maxSubdomain, dns1123SubdomainRE, dns1123SubdomainText)
 }
 
-func labelValueProblems(value string) []string {
+// LabelValueProblems returns the problems of a label value; none when it is valid.
+func LabelValueProblems(value string) []string {
 	return matchProblems(value, maxLabel, labelValueRE, labelValueText)
 }
 
-// labelKeyProblems checks a label key, "name" or "example.com/name", which Kubernetes also calls
-// a qualified name.
-func labelKeyProblems(value string) []string {
+// LabelKeyProblems returns the problems of a label key, "name" or "example.com/name", which Kubernetes also calls
+// a qualified name, in Kubernetes' words; none when it is valid.
+func LabelKeyProblems(value string) []string {
 	var problems []string
 	name := value
 	if prefix, rest, found := strings.Cut(value, "/"); found {
