@@ -114,10 +114,18 @@ func changed(a, b config.Config) (names []string) {
 func set(t *testing.T, s settings.Setting, text string) config.Config {
 	t.Helper()
 	cfg := config.Default()
-	if err := s.Set(&cfg, s.Split(text)); err != nil {
+	add(t, &cfg, s, text)
+	return cfg
+}
+
+// add sets one setting of a configuration to a text.
+func add(t *testing.T, cfg *config.Config, s settings.Setting, text string) {
+	t.Helper()
+	s.Texts = []string{text}
+	given, _ := settings.Lookup(nil, &s.Option, nil)
+	if err := s.Store(cfg, given.Texts); err != nil {
 		t.Fatalf("--%s %q: %v", s.Name, text, err)
 	}
-	return cfg
 }
 
 // TestEveryFieldHasASetting proves that settings and fields are one to one, and that
@@ -156,10 +164,10 @@ func TestEveryFieldHasASetting(t *testing.T) {
 // TestDefaults proves that help tells the defaults that are in force.
 func TestDefaults(t *testing.T) {
 	for _, s := range settings.Settings() {
-		if s.Def == "" {
-			if s.Shown == "" && s.Name != "manifests" {
-				t.Errorf("help tells no default of --%s", s.Name)
-			}
+		if s.Def == "" && s.Name != "manifests" {
+			t.Errorf("help tells no default of --%s", s.Name)
+		}
+		if s.Def == "" || s.Described {
 			continue
 		}
 		if fields := changed(config.Default(), set(t, s, s.Def)); len(fields) > 0 {
@@ -248,10 +256,7 @@ func TestPrecedence(t *testing.T) {
 					break
 				}
 				args = append(args, "--"+name+"="+value)
-				other := all[name]
-				if err := other.Set(&want, other.Split(value)); err != nil {
-					t.Fatal(err)
-				}
+				add(t, &want, all[name], value)
 			}
 			if code := b.run(args...); code != cli.ExitDone {
 				t.Errorf("%s, combination %03b: exit %d: %s", s.Name, mask, code, b.err.String())

@@ -122,7 +122,7 @@ func givenNothing(p *cli.Env, v *cli.Verb) bool {
 		if !v.Has(s.Name) || s.Name == "manifests" { // manifests names the input
 			return false
 		}
-		_, given := settings.Lookup(p, v.Option(s.Name), s, nil)
+		_, given := settings.Lookup(p, v.Option(s.Name), nil)
 		return given
 	})
 }

@@ -151,20 +151,16 @@ func fleetLeave(_ context.Context, env *cli.Env, v *cli.Verb, args []string) err
 		return cli.Usagef("fleet leave takes one directory")
 	}
 	dir := args[0]
-	files := map[string]string{}
-	for _, s := range settings.Named("fleet-key-file", "data-key-file") {
-		if given, is := settings.Lookup(env, v.Option(s.Name), s, nil); is {
-			files[s.Name] = given.Texts[len(given.Texts)-1]
-		}
-	}
-	keys, err := appliance.FleetKeys(files["fleet-key-file"])
+	keyFile, _ := settings.Given(env, v.Option("fleet-key-file"))
+	keys, err := appliance.FleetKeys(keyFile)
 	if err != nil {
 		return err
 	}
 	if keys == nil {
 		return cli.Usagef("fleet leave needs the keys of the fleet: give --fleet-key-file")
 	}
-	opened, err := appliance.LeaveFleet(dir, files["data-key-file"], keys)
+	dataKeyFile, _ := settings.Given(env, v.Option("data-key-file"))
+	opened, err := appliance.LeaveFleet(dir, dataKeyFile, keys)
 	if err != nil {
 		return err
 	}

@@ -27,17 +27,10 @@ import (
 // Setting is a setting of the appliance, stored in a field of config.Config or of one of its groups. It can be given as a flag, an environment
 // variable or a key in the configuration file.
 type Setting struct {
-	Name  string // of the flag, without dashes
-	Env   string // environment variable: SVCCTL_NODE_NAME
-	Key   string // in the configuration file: nodeName
-	Arg   string // placeholder for the value in help; "" for a switch
-	Usage string
-	Def   string // the default, as in config.Default
-	Shown string // shown in help as the default, instead of Def
-	Group string
-	Words []string // the accepted values if there are few
-	// List is set if the setting takes several values, separated by commas or given one by one.
-	List bool
+	// Option is the flag, without a value. Repeats is set if the setting takes several values, separated by commas or given one by one.
+	cli.Option
+	// Described is set if Def describes the default in help and is no value. Otherwise Def is the default, as in config.Default.
+	Described bool
 	// ServeOnly is set if the setting does not apply to `svcctl plan`.
 	ServeOnly bool
 	field     string // field path in config.Config
@@ -66,37 +59,26 @@ var Settings = sync.OnceValue(func() (all []Setting) {
 		if group == "" || len(cells) == 1 {
 			continue
 		}
-		s := Setting{Name: cells[0], field: cells[1], Arg: cells[2], Def: cells[4], Usage: cells[5], Group: group,
-			List: strings.Contains(cells[3], "list"), ServeOnly: strings.Contains(cells[3], "serve"),
-			Env: "SVCCTL_" + strings.ToUpper(strings.ReplaceAll(cells[0], "-", "_")), Key: keyOf(cells[0])}
+		s := Setting{field: cells[1], Described: strings.HasPrefix(cells[4], "["), ServeOnly: strings.Contains(cells[3], "serve")}
+		s.Option = cli.Option{Name: cells[0], Arg: cells[2], Def: strings.Trim(cells[4], "[]"), Usage: cells[5], Group: group,
+			Repeats: strings.Contains(cells[3], "list"), Env: "SVCCTL_" + strings.ToUpper(strings.ReplaceAll(cells[0], "-", "_")), Key: keyOf(cells[0])}
 		if strings.Contains(cells[3], "words") {
 			s.Words = strings.Split(s.Arg, "|")
 			if others := wordsOf[s.Name]; others != nil {
 				s.Words = others
 			}
 		}
-		if strings.HasPrefix(s.Def, "[") {
-			s.Def, s.Shown = "", strings.Trim(s.Def, "[]")
-		}
 		all = append(all, s)
 	}
 	return all
 })
 
-// Named returns the settings with these flag names, in the same order.
-func Named(names ...string) []Setting {
-	some := make([]Setting, len(names))
-	for at, name := range names {
-		some[at] = Settings()[slices.IndexFunc(Settings(), func(s Setting) bool { return s.Name == name })]
-	}
-	return some
-}
-
 // Options returns the options for the settings with these flag names. group is their help heading; "" keeps the heading of each setting.
 func Options(group string, names ...string) (options []*cli.Option) {
-	for _, s := range Named(names...) {
+	for _, name := range names {
+		s := Settings()[slices.IndexFunc(Settings(), func(s Setting) bool { return s.Name == name })]
 		s.Group = cmp.Or(group, s.Group)
-		options = append(options, s.Option())
+		options = append(options, &s.Option)
 	}
 	return options
 }
@@ -117,18 +99,9 @@ func keyOf(name string) string {
 	return b.String()
 }
 
-// Option returns the command line option for a setting.
-func (s *Setting) Option() *cli.Option {
-	o := &cli.Option{Name: s.Name, Arg: s.Arg, Usage: s.Usage, Def: s.Def, Env: s.Env, Key: s.Key, Group: s.Group, Words: s.Words, Repeats: s.List}
-	if s.Shown != "" {
-		o.Def = s.Shown
-	}
-	return o
-}
-
-// Split splits a text at commas if the setting is a list; otherwise it returns the text as the only value.
-func (s *Setting) Split(text string) []string {
-	if !s.List {
+// split splits a text at commas if the option is a list; otherwise it returns the text as the only value.
+func split(o *cli.Option, text string) []string {
+	if !o.Repeats {
 		return []string{text}
 	}
 	if strings.TrimSpace(text) == "" {
@@ -165,9 +138,9 @@ func single[T any](parse func(string) (T, error)) func([]string) (any, error) {
 	return func(texts []string) (any, error) { return parse(texts[len(texts)-1]) }
 }
 
-// Set parses values into the field of c for the setting. If some entries of a list are invalid, it returns an error but still stores the valid ones,
+// Store parses values into the field of c for the setting. If some entries of a list are invalid, it returns an error but still stores the valid ones,
 // so that they can be validated too.
-func (s *Setting) Set(c *config.Config, texts []string) error {
+func (s *Setting) Store(c *config.Config, texts []string) error {
 	field := reflect.ValueOf(c).Elem()
 	for name := range strings.SplitSeq(s.field, ".") {
 		field = field.FieldByName(name)
@@ -179,7 +152,7 @@ func (s *Setting) Set(c *config.Config, texts []string) error {
 			field.Set(of)
 		}
 		return err
-	case s.List:
+	case s.Repeats:
 		field.Set(reflect.ValueOf(texts))
 	case field.Kind() == reflect.Bool:
 		last := texts[len(texts)-1]
@@ -215,12 +188,12 @@ func Load(env *cli.Env, v *cli.Verb) (config.Config, error) {
 		if !v.Has(s.Name) {
 			continue
 		}
-		g, ok := Lookup(env, v.Option(s.Name), s, file)
+		g, ok := Lookup(env, v.Option(s.Name), file)
 		if !ok {
 			continue
 		}
 		sources[s.Name] = g.source
-		if err := s.Set(&cfg, g.Texts); err != nil {
+		if err := s.Store(&cfg, g.Texts); err != nil {
 			for _, line := range cli.Lines(err) {
 				problems = append(problems, fmt.Errorf("%s: %s", g.source, line))
 			}
@@ -241,18 +214,18 @@ func Load(env *cli.Env, v *cli.Verb) (config.Config, error) {
 	return cfg, nil
 }
 
-// Lookup returns the texts given for a setting, and their source. An empty environment variable counts as not set. The bool is false if no value was
-// given.
-func Lookup(env *cli.Env, o *cli.Option, s Setting, file map[string]given) (given, bool) {
+// Lookup returns the texts given for an option, and their source: the flag, or else the environment variable, or else file. An empty environment
+// variable counts as not set. The bool is false if no value was given.
+func Lookup(env *cli.Env, o *cli.Option, file map[string]given) (given, bool) {
 	if o.IsSet() {
-		g := given{source: "--" + s.Name}
+		g := given{source: "--" + o.Name}
 		for _, t := range o.Texts {
-			g.Texts = append(g.Texts, s.Split(t)...)
+			g.Texts = append(g.Texts, split(o, t)...)
 		}
 		return g, true
 	}
 	if t, ok := env.LookupEnv(o.Env); ok && t != "" {
-		return given{Texts: s.Split(t), source: o.Env}, true
+		return given{Texts: split(o, t), source: o.Env}, true
 	}
 	g, ok := file[o.Key]
 	return g, ok
@@ -285,7 +258,7 @@ func SettingOptions(plan bool) []*cli.Option {
 	o := []*cli.Option{ConfigOption()}
 	for _, s := range Settings() {
 		if !plan || !s.ServeOnly {
-			o = append(o, s.Option())
+			o = append(o, &s.Option)
 		}
 	}
 	return o
@@ -374,10 +347,10 @@ func configValue(s Setting, value *yaml.Node) ([]string, error) {
 	case value.Kind == yaml.ScalarNode && value.Tag == "!!null":
 		return nil, nil
 	case value.Kind == yaml.ScalarNode:
-		return s.Split(value.Value), nil
-	case value.Kind != yaml.SequenceNode || !s.List:
+		return split(&s.Option, value.Value), nil
+	case value.Kind != yaml.SequenceNode || !s.Repeats:
 		want := "a single value"
-		if s.List {
+		if s.Repeats {
 			want = "a list of values, or one text with commas"
 		}
 		return nil, fmt.Errorf("want %s", want)
@@ -434,16 +407,13 @@ func NamespaceOption() *cli.Option {
 		Group: cli.GroupWhich, Usage: "namespace of the objects"}
 }
 
-// Given returns the text of an option and its source: the flag, or else the environment variable. Both are "" if neither is set; an empty variable
-// counts as not set.
+// Given returns the text of an option and its source, the flag or the environment variable, as Lookup does. Both are "" if neither is set.
 func Given(env *cli.Env, o *cli.Option) (text, source string) {
-	if o.IsSet() {
-		return o.Text(), "--" + o.Name
+	g, given := Lookup(env, o, nil)
+	if !given {
+		return "", ""
 	}
-	if text, ok := env.LookupEnv(o.Env); ok && text != "" {
-		return text, o.Env
-	}
-	return "", ""
+	return g.Texts[len(g.Texts)-1], g.source
 }
 
 // Namespace returns the namespace that a verb applies to.
