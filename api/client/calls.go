@@ -292,7 +292,11 @@ func (c *Client) once(ctx context.Context, r request) (*answer, error) {
 	if len(query) > 0 {
 		u += "?" + query.Encode()
 	}
-	req, err := http.NewRequestWithContext(ctx, r.method, u, bodyOf(r.body))
+	var body io.Reader // nil for no body, which an empty one is not
+	if r.body != nil {
+		body = bytes.NewReader(r.body)
+	}
+	req, err := http.NewRequestWithContext(ctx, r.method, u, body)
 	if err != nil {
 		a.Close()
 		return nil, fmt.Errorf("ask for %s: %w", r.path, err)
@@ -320,19 +324,11 @@ func (c *Client) once(ctx context.Context, r request) (*answer, error) {
 		return a, nil
 	}
 	defer a.Close()
-	body, err := io.ReadAll(io.LimitReader(a, maxFailure))
+	text, err := io.ReadAll(io.LimitReader(a, maxFailure))
 	if err != nil {
 		return nil, c.unreachable(err)
 	}
-	return nil, failure(resp.StatusCode, body)
-}
-
-// bodyOf returns a reader for a request body, or nil if b is nil. An empty non-nil b is sent as an empty body.
-func bodyOf(b []byte) io.Reader {
-	if b == nil {
-		return nil
-	}
-	return bytes.NewReader(b)
+	return nil, failure(resp.StatusCode, text)
 }
 
 // agent is the User-Agent of all requests: the part before the slash is the default

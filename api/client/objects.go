@@ -27,15 +27,9 @@ const (
 	tableType = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json"
 )
 
-// ListMeta is the metadata of a list.
-type ListMeta struct {
-	ResourceVersion string `json:"resourceVersion"`
-}
-
 // Get asks for the object at a path.
-func (c *Client) Get(ctx context.Context, path string, query url.Values) (Object, error) {
-	var o Object
-	err := c.call(ctx, http.MethodGet, path, query, listPatience, &o)
+func (c *Client) Get(ctx context.Context, path string) (o Object, err error) {
+	err = c.Typed(ctx, path, &o)
 	return o, err
 }
 
@@ -45,12 +39,12 @@ func (c *Client) Typed(ctx context.Context, path string, o any) error {
 }
 
 // Each calls f for every object of the list at a path, as raw JSON and in order, while the response arrives. Only one object is in memory at a time.
-// Each stops at the first error of f and returns it.
-func (c *Client) Each(ctx context.Context, path string, query url.Values, f func(json.RawMessage) error) (ListMeta, error) {
-	var meta struct {
-		Metadata ListMeta `json:"metadata"`
+// Each stops at the first error of f and returns it. version is the resourceVersion of the list.
+func (c *Client) Each(ctx context.Context, path string, query url.Values, f func(json.RawMessage) error) (version string, err error) {
+	var list struct {
+		Metadata listMeta `json:"metadata"`
 	}
-	err := c.stream(ctx, path, query, jsonType, "items", &meta, func(d *json.Decoder) error {
+	err = c.stream(ctx, path, query, jsonType, "items", &list, func(d *json.Decoder) error {
 		var raw json.RawMessage
 		if err := d.Decode(&raw); err != nil {
 			return err
@@ -60,7 +54,7 @@ func (c *Client) Each(ctx context.Context, path string, query url.Values, f func
 		}
 		return nil
 	})
-	return meta.Metadata, err
+	return list.Metadata.ResourceVersion, err
 }
 
 // Patch changes the object at a path; form is the media type of the patch.
@@ -186,7 +180,6 @@ func (c *Client) broken(path string, err error) error {
 // Column is a column of a Table.
 type Column struct {
 	Name     string `json:"name"`
-	Type     string `json:"type"`
 	Priority int    `json:"priority"` // 0: shown always; greater: only in wide output
 }
 
@@ -199,9 +192,14 @@ type Row struct {
 
 // Table is a list in the form in which the server proposes to print it: rows of cells.
 type Table struct {
-	Columns []Column
-	Rows    []Row
-	ListMeta
+	Columns  []Column `json:"columnDefinitions"`
+	Rows     []Row    `json:"rows"`
+	Metadata listMeta `json:"metadata"`
+}
+
+// listMeta is the metadata of a list.
+type listMeta struct {
+	ResourceVersion string `json:"resourceVersion"`
 }
 
 // The values of the query parameter includeObject: how much of its object each row of a Table holds.
@@ -211,19 +209,10 @@ const (
 	IncludeObject   = "Object"
 )
 
-// wireTable is a Table as it is sent.
-type wireTable struct {
-	Kind     string   `json:"kind"`
-	Columns  []Column `json:"columnDefinitions"`
-	Rows     []Row    `json:"rows"`
-	Metadata ListMeta `json:"metadata"`
-}
-
 // Table asks for the objects, or the object, at a path as a Table.
 func (c *Client) Table(ctx context.Context, path string, query url.Values) (*Table, error) {
 	var t Table
-	var rest wireTable
-	err := c.stream(ctx, path, query, tableType, "rows", &rest, func(d *json.Decoder) error {
+	err := c.stream(ctx, path, query, tableType, "rows", &t, func(d *json.Decoder) error {
 		var row Row
 		if err := d.Decode(&row); err != nil {
 			return err
@@ -231,7 +220,6 @@ func (c *Client) Table(ctx context.Context, path string, query url.Values) (*Tab
 		t.Rows = append(t.Rows, row)
 		return nil
 	})
-	t.Columns, t.ListMeta = rest.Columns, rest.Metadata
 	return &t, err
 }
 
@@ -266,11 +254,11 @@ func (c *Client) Watch(ctx context.Context, path string, query url.Values, f fun
 // WatchTable is like Watch, but passes each change as a Table, of which only the first has columns. kind is the type of the change.
 func (c *Client) WatchTable(ctx context.Context, path string, query url.Values, f func(kind string, t *Table) error) error {
 	return c.watch(ctx, path, query, tableType, func(kind string, raw json.RawMessage) error {
-		var t wireTable
+		var t Table
 		if err := c.decode(path, raw, &t); err != nil {
 			return err
 		}
-		return f(kind, &Table{Columns: t.Columns, Rows: t.Rows, ListMeta: t.Metadata})
+		return f(kind, &t)
 	})
 }
 

@@ -42,14 +42,14 @@ func TestEach(t *testing.T) {
 	} {
 		c := client.New(serve(t, says(200, tt.body)))
 		names := ""
-		meta, err := c.Each(t.Context(), "/api/v1/services", nil, func(raw json.RawMessage) error {
+		version, err := c.Each(t.Context(), "/api/v1/services", nil, func(raw json.RawMessage) error {
 			var o struct{ N string }
 			names += o.N
 			err := json.Unmarshal(raw, &o)
 			names += o.N
 			return err
 		})
-		if got := names + " " + meta.ResourceVersion; got != tt.names || (err == nil) != (tt.err == "") || err != nil && !strings.Contains(err.Error(), tt.err) {
+		if got := names + " " + version; got != tt.names || (err == nil) != (tt.err == "") || err != nil && !strings.Contains(err.Error(), tt.err) {
 			t.Errorf("%s: %q, %v", name, got, err)
 		}
 	}
@@ -71,7 +71,7 @@ func TestFailuresAndWarnings(t *testing.T) {
 	})))
 	var warnings []string
 	c.Warned = func(text string) { warnings = append(warnings, text) }
-	_, err := c.Get(t.Context(), "/x", nil)
+	_, err := c.Get(t.Context(), "/x")
 	f, ok := errors.AsType[*wire.Failure](err)
 	if !ok || f.Reason != "Invalid" || f.Details == nil || f.Details.Causes[0].Field != "spec.type" {
 		t.Errorf("%#v", err)
@@ -168,7 +168,7 @@ func TestTable(t *testing.T) {
 		_, _ = io.WriteString(w, `{"kind":"Table","columnDefinitions":[{"name":"Name","priority":0}],"rows":[{"cells":["a"],"object":{"x":1}}],"metadata":{"resourceVersion":"7"}}`)
 	})))
 	table, err := c.Table(t.Context(), "/t", nil)
-	if err != nil || table.Columns[0].Name != "Name" || table.Rows[0].Cells[0] != "a" || table.ResourceVersion != "7" {
+	if err != nil || table.Columns[0].Name != "Name" || table.Rows[0].Cells[0] != "a" || table.Metadata.ResourceVersion != "7" {
 		t.Errorf("%+v, %v", table, err)
 	}
 }
@@ -224,7 +224,7 @@ func TestBusy(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond) // real time: the next try would come later
 	defer cancel()
 	bodies = nil
-	if _, err := c.Get(ctx, "/p", nil); err == nil || len(bodies) > 1 {
+	if _, err := c.Get(ctx, "/p"); err == nil || len(bodies) > 1 {
 		t.Errorf("after its end it was asked %d times: %v", len(bodies), err)
 	}
 }

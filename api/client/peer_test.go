@@ -52,7 +52,7 @@ func TestStopped(t *testing.T) {
 	}
 	c := New(socket)
 	c.stoppedAfter = time.Millisecond
-	_, err = c.Get(t.Context(), "/api/v1/namespaces/default/services/web", nil)
+	_, err = c.Get(t.Context(), "/api/v1/namespaces/default/services/web")
 	if err == nil {
 		t.Fatal("a process that is stopped has answered")
 	}

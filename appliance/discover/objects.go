@@ -104,7 +104,7 @@ func (d *discovery) followOnce(ctx context.Context, path string, query url.Value
 		o := empty()
 		return o, json.Unmarshal(text, o)
 	}
-	meta, err := d.client.Each(ctx, path, query, func(text json.RawMessage) error {
+	version, err := d.client.Each(ctx, path, query, func(text json.RawMessage) error {
 		o, err := decode(text)
 		if err == nil && keeps(o) {
 			list.objects = append(list.objects, o)
@@ -117,7 +117,7 @@ func (d *discovery) followOnce(ctx context.Context, path string, query url.Value
 	if pause.reset(); !task.Send(ctx, d.events, list) {
 		return nil
 	}
-	from := url.Values{"resourceVersion": {meta.ResourceVersion}, "allowWatchBookmarks": {"true"}}
+	from := url.Values{"resourceVersion": {version}, "allowWatchBookmarks": {"true"}}
 	maps.Copy(from, query)
 	return d.client.Watch(ctx, path, from, func(c client.Change) error {
 		if c.Type == client.Bookmark {

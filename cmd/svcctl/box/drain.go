@@ -83,7 +83,7 @@ func runDrain(ctx context.Context, env *cli.Env, v *cli.Verb, drain bool) error 
 	}
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	open, err := awaitSilence(ctx, env, c)
+	open, err := awaitSilence(ctx, c)
 	if err != nil {
 		return err
 	}
@@ -146,7 +146,7 @@ func pronoun(addrs []string) string {
 const silence = 2 * time.Second
 
 // awaitSilence waits until no address is announced and no packets arrive for silence. open is the number of connections still open.
-func awaitSilence(ctx context.Context, env *cli.Env, c *client.Client) (open int, err error) {
+func awaitSilence(ctx context.Context, c *client.Client) (open int, err error) {
 	var before *wire.Connections
 	for why := "the appliance did not answer"; ; {
 		all, err := client.Call(ctx, c, wire.GetAnnouncements, wire.None{})

@@ -161,7 +161,7 @@ func (d *differing) flush(ctx context.Context) error {
 
 // compare prints the differences between an object and its stored version. merged is the result of the dry run.
 func (d *differing) compare(ctx context.Context, doc *resource.Document, merged client.Object) error {
-	live, err := d.c.Get(ctx, doc.Path(), nil)
+	live, err := d.c.Get(ctx, doc.Path())
 	if f, is := errors.AsType[*wire.Failure](err); is && f.Code == 404 {
 		live = nil
 	} else if err != nil {

@@ -72,7 +72,7 @@ type editing struct {
 // run edits the object until a change is accepted or the user gives up.
 func (e *editing) run(ctx context.Context) error {
 	var err error
-	if e.before, err = e.c.Get(ctx, e.target.Path(), nil); err != nil {
+	if e.before, err = e.c.Get(ctx, e.target.Path()); err != nil {
 		return err
 	}
 	if meta, is := e.before["metadata"].(map[string]any); is {
@@ -201,7 +201,7 @@ func (e *editing) gone(ctx context.Context, changed client.Object) (bool, error)
 	if resource.TextField(changed, "metadata", "deletionTimestamp") == "" {
 		return false, nil
 	}
-	now, err := e.c.Get(ctx, e.target.Path(), nil)
+	now, err := e.c.Get(ctx, e.target.Path())
 	if f, is := errors.AsType[*wire.Failure](err); is && f.Code == 404 {
 		return true, nil
 	}

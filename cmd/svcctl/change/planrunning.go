@@ -84,7 +84,7 @@ func runPlanRunning(ctx context.Context, env *cli.Env, v *cli.Verb) error {
 	var documents resource.Batch
 	unread := 0
 	if v.Option("in-place-of").IsSet() {
-		plan, err = planFiles(ctx, env, v, c)
+		plan, err = planFiles(ctx, v, c)
 	} else {
 		plan, documents, unread, err = planObjects(ctx, env, v, c)
 	}
@@ -178,7 +178,7 @@ func (a *applying) removals(ctx context.Context, labels string) (gone []wire.Pla
 }
 
 // planFiles requests a plan of replacing the files of a watched directory (--in-place-of) by the files given with -f.
-func planFiles(ctx context.Context, env *cli.Env, v *cli.Verb, c *client.Client) (plan wire.KernelPlan, err error) {
+func planFiles(ctx context.Context, v *cli.Verb, c *client.Client) (plan wire.KernelPlan, err error) {
 	for _, name := range []string{"field-manager", "force-conflicts", "namespace", "selector", "prune", "applyset"} {
 		if v.Option(name).IsSet() {
 			return plan, cli.Usagef("--%s is about objects that are applied: leave it out, or --in-place-of", name)

@@ -421,13 +421,13 @@ func backendsAt(ctx context.Context, c *client.Client, q diagnose.Question) (bac
 		if found && port(s) < 0 {
 			break
 		}
-		service := s.Metadata.Namespace + "/" + s.Metadata.Labels[resource.ServiceLabel]
+		service := s.Metadata.Namespace + "/" + s.Metadata.Labels[object.LabelServiceName]
 		i := slices.IndexFunc(s.Endpoints, func(e object.Endpoint) bool { return slices.Contains(e.Addresses, q.Address.String()) })
-		if i < 0 || s.Metadata.Labels[resource.ServiceLabel] == "" || seen[service] {
+		if i < 0 || s.Metadata.Labels[object.LabelServiceName] == "" || seen[service] {
 			continue
 		}
 		seen[service] = true
-		health, err := client.Call(ctx, c, wire.GetHealth, wire.ObjectQuery{Namespace: s.Metadata.Namespace, Name: s.Metadata.Labels[resource.ServiceLabel]})
+		health, err := client.Call(ctx, c, wire.GetHealth, wire.ObjectQuery{Namespace: s.Metadata.Namespace, Name: s.Metadata.Labels[object.LabelServiceName]})
 		if err != nil {
 			return nil, err
 		}

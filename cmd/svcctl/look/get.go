@@ -424,7 +424,7 @@ func (g *getting) watch(ctx context.Context, what []resource.Target) error {
 	var follows []func() error
 	for _, t := range what {
 		if t.Name != "" {
-			if _, err := g.c.Get(ctx, t.Path(), nil); err != nil {
+			if _, err := g.c.Get(ctx, t.Path()); err != nil {
 				return err // nothing may ever come
 			}
 		}
@@ -477,7 +477,7 @@ func (g *getting) rows(ctx context.Context, t resource.Target, query url.Values,
 		if len(table.Rows) > 0 {
 			err = print(table.Rows)
 		}
-		return table.ResourceVersion, err
+		return table.Metadata.ResourceVersion, err
 	}
 	return list, func(query url.Values, version *string) error {
 		return g.c.WatchTable(ctx, path, query, func(kind string, table *client.Table) error {
@@ -505,14 +505,13 @@ func (g *getting) wholes(ctx context.Context, t resource.Target, query url.Value
 		return w.Object(resource.Target{Kind: t.Kind, Name: resource.NameOf(o)}, o)
 	}
 	list = func() (string, error) {
-		meta, err := g.c.Each(ctx, path, query, func(raw json.RawMessage) error {
+		return g.c.Each(ctx, path, query, func(raw json.RawMessage) error {
 			o, err := resource.DecodeObject(raw)
 			if err != nil {
 				return err
 			}
 			return print(o)
 		})
-		return meta.ResourceVersion, err
 	}
 	return list, func(query url.Values, version *string) error {
 		return g.c.Watch(ctx, path, query, func(c client.Change) error {

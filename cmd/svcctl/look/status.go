@@ -298,7 +298,7 @@ func runHealth(ctx context.Context, env *cli.Env, v *cli.Verb, args []string) er
 	if len(args) == 1 {
 		t, err := resource.OneService(env, v, args[0])
 		if err == nil { // one that does not exist has no health
-			_, err = c.Get(ctx, t.Path(), nil)
+			_, err = c.Get(ctx, t.Path())
 		}
 		if err != nil {
 			return err

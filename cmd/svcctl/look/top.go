@@ -240,7 +240,7 @@ func trafficOf(ctx context.Context, env *cli.Env, v *cli.Verb, args []string) (c
 	case all:
 		return nil, of, cli.Usagef("%s: a name is in one namespace: give -n NAMESPACE, not -A", what[0])
 	}
-	_, err = c.Get(ctx, what[0].Path(), nil)
+	_, err = c.Get(ctx, what[0].Path())
 	return c, wire.ObjectQuery{Namespace: what[0].Namespace, Name: what[0].Name}, err
 }
 

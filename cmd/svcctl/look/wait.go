@@ -166,7 +166,7 @@ func waitForObjects(ctx context.Context, env *cli.Env, v *cli.Verb, args []strin
 	for i, t := range what {
 		left := max(time.Until(deadline), time.Millisecond)
 		end := env.Waiting(func() string { return fmt.Sprintf("waiting until %s is %s (%d of %d)", t, a.state, i+1, len(what)) }, left.Round(time.Second))
-		err := waitForOne(ctx, env, c, t, a, left)
+		err := waitForOne(ctx, c, t, a, left)
 		end()
 		switch {
 		case errors.Is(err, resource.ErrNotInTime):
@@ -194,7 +194,7 @@ func waitForObjects(ctx context.Context, env *cli.Env, v *cli.Verb, args []strin
 // absence returns a clause such as "there is no service/web in the namespace shop" if the object does not exist. It returns "" otherwise, and if a
 // waits for the deletion of the object.
 func absence(ctx context.Context, c *client.Client, t resource.Target, a awaited) string {
-	_, err := c.Get(ctx, t.Path(), nil)
+	_, err := c.Get(ctx, t.Path())
 	if f, is := errors.AsType[*wire.Failure](err); a.absent || !is || f.Reason != wire.ReasonNotFound {
 		return ""
 	}
@@ -227,7 +227,7 @@ func notReady(ctx context.Context, c *client.Client, t resource.Target, a awaite
 	if a.text != string(client.Ready) {
 		return ""
 	}
-	o, err := c.Get(ctx, t.Path(), nil)
+	o, err := c.Get(ctx, t.Path())
 	if err != nil {
 		return ""
 	}
@@ -241,10 +241,10 @@ func notReady(ctx context.Context, c *client.Client, t resource.Target, a awaite
 }
 
 // waitForOne waits until one object meets the condition.
-func waitForOne(ctx context.Context, env *cli.Env, c *client.Client, t resource.Target, a awaited, timeout time.Duration) error {
+func waitForOne(ctx context.Context, c *client.Client, t resource.Target, a awaited, timeout time.Duration) error {
 	deadline := time.Now().Add(timeout)
 	if !a.absent && !a.may {
-		if _, err := c.Get(ctx, t.Path(), nil); err != nil {
+		if _, err := c.Get(ctx, t.Path()); err != nil {
 			return err // an absent object never meets a condition
 		}
 	}

@@ -2,5 +2,5 @@
 // output forms (Printer), waiting for a condition (Until, Settle), and tables that more than one verb prints.
 //
 //	what, err := resource.Targets(args, settings.Namespace(env, v))
-//	o, err := c.Get(ctx, what[0].Path(), nil)
+//	o, err := c.Get(ctx, what[0].Path())
 package resource

@@ -18,9 +18,6 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// ServiceLabel is the label of an EndpointSlice with the name of its Service.
-const ServiceLabel = "kubernetes.io/service-name"
-
 // List returns the objects of a kind in a namespace that a query selects. plural is the plural name of the kind; namespace "" means all namespaces.
 func List[T any](ctx context.Context, c *client.Client, plural, namespace string, query url.Values) ([]*T, error) {
 	k, _ := KindNamed(plural)
@@ -36,7 +33,7 @@ func List[T any](ctx context.Context, c *client.Client, plural, namespace string
 // Each calls f for the object of a target. If the target is a kind, it calls f for each object that a query selects.
 func Each(ctx context.Context, c *client.Client, t Target, query url.Values, f func(Target, client.Object) error) error {
 	if t.Name != "" {
-		o, err := c.Get(ctx, t.Path(), nil)
+		o, err := c.Get(ctx, t.Path())
 		if err != nil {
 			return err
 		}
@@ -54,19 +51,7 @@ func Each(ctx context.Context, c *client.Client, t Target, query url.Values, f f
 
 // SlicesOf returns the EndpointSlices of a Service.
 func SlicesOf(ctx context.Context, c *client.Client, namespace, name string) ([]*object.EndpointSlice, error) {
-	return List[object.EndpointSlice](ctx, c, "endpointslices", namespace, url.Values{"labelSelector": {ServiceLabel + "=" + name}})
-}
-
-// finalizersOf returns the finalizers of an object.
-func finalizersOf(o client.Object) []string {
-	var names []string
-	list, _ := Field(o, "metadata", "finalizers").([]any)
-	for _, f := range list {
-		if name, is := f.(string); is {
-			names = append(names, name)
-		}
-	}
-	return names
+	return List[object.EndpointSlice](ctx, c, "endpointslices", namespace, url.Values{"labelSelector": {object.LabelServiceName + "=" + name}})
 }
 
 // Field returns the value at a field path in an object; nil if there is none.
@@ -192,14 +177,14 @@ func Until(ctx context.Context, c *client.Client, t Target, timeout time.Duratio
 	}
 	list := func() (string, error) {
 		var found client.Object
-		meta, err := c.Each(ctx, path, query, func(raw json.RawMessage) (err error) {
+		version, err := c.Each(ctx, path, query, func(raw json.RawMessage) (err error) {
 			found, err = DecodeObject(raw)
 			return err
 		})
 		if err == nil {
 			err = judge(found)
 		}
-		return meta.ResourceVersion, err
+		return version, err
 	}
 	version, err := list()
 	if err == nil {
@@ -243,7 +228,7 @@ func Follow(ctx context.Context, version string, query url.Values, list func() (
 
 // Kept returns the reason why an object that is being deleted still exists, and what to do about it.
 func Kept(ctx context.Context, c *client.Client, t Target) string {
-	o, err := c.Get(ctx, t.Path(), nil)
+	o, err := c.Get(ctx, t.Path())
 	if err != nil {
 		return "whether finalizers keep it is not known: " + output.OneLine(err.Error())
 	}
@@ -252,7 +237,8 @@ func Kept(ctx context.Context, c *client.Client, t Target) string {
 
 // Keepers describes the finalizers that delay the deletion of an object, and how to remove them.
 func Keepers(t Target, o client.Object) string {
-	names := finalizersOf(o)
+	list, _ := Field(o, "metadata", "finalizers").([]any)
+	names := object.Texts(list, func(name any) string { return fmt.Sprint(name) })
 	if TextField(o, "metadata", "deletionTimestamp") == "" {
 		return "its removal was not requested: `svcctl delete " + t.named() + "` does"
 	}
