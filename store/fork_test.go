@@ -92,7 +92,7 @@ func insideOf(s *Store) string {
 	var b strings.Builder
 	d, n := &s.declared, &s.table.namespaces
 	fmt.Fprintln(&b, s.table.records, *s.table.index, *n, s.table.dependents, s.table.declaredServices, d.byObject, d.undeclared, d.duplicates, d.troubled, d.held, s.outcomes, s.sources)
-	for _, each := range slices.SortedFunc(maps.Keys(s.table.foreign), func(a, b annotation.Foreign) int { return strings.Compare(fmt.Sprint(a), fmt.Sprint(b)) }) {
+	for _, each := range slices.SortedFunc(maps.Keys(s.table.foreign), func(a, b annotation.Remark) int { return strings.Compare(fmt.Sprint(a), fmt.Sprint(b)) }) {
 		fmt.Fprintln(&b, each, *s.table.foreign[each])
 	}
 	for _, set := range s.pending.sets {

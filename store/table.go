@@ -140,7 +140,7 @@ const ReasonNoEffect = "NoEffect"
 
 // foreigners counts the objects with each label or annotation that asks for something svcctl does not do. Manifests exported from a cluster may have
 // such a label on every object, so there is one warning for all of them.
-type foreigners map[annotation.Foreign]*foreigner
+type foreigners map[annotation.Remark]*foreigner
 
 type foreigner struct {
 	count   int

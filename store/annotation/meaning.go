@@ -306,23 +306,14 @@ func unlessUpTo(value string, most uint64) string {
 	return fmt.Sprintf("%q is no number up to %d: it has no effect", value, most)
 }
 
-// A Foreign is a label or annotation that asks for something svcctl does not do.
-type Foreign struct {
-	Field string // such as metadata.annotations[service.kubernetes.io/topology-mode]
-	Text  string // the consequence, and what to write instead
-}
-
-// String returns the field and the text.
-func (f Foreign) String() string { return f.Field + ": " + f.Text }
-
-// Foreigners returns the labels and annotations of an object that ask for something that svcctl does not do, including those that make it refuse to
-// serve the object.
-func Foreigners(o object.Object) []Foreign { return foreigners(o, true) }
+// Foreigners returns remarks about the labels and annotations of an object that ask for something that svcctl does not do, with the consequence and what to write
+// instead. They include those that make it refuse to serve the object.
+func Foreigners(o object.Object) []Remark { return foreigners(o, true) }
 
 // Unserved is like Foreigners, without the annotations that make svcctl refuse to serve the Service: those are reported as problems of the Service.
-func Unserved(o object.Object) []Foreign { return foreigners(o, false) }
+func Unserved(o object.Object) []Remark { return foreigners(o, false) }
 
-func foreigners(o object.Object, refused bool) (list []Foreign) {
+func foreigners(o object.Object, refused bool) (list []Remark) {
 	meta := o.GetMeta()
 	if len(meta.Labels)+len(meta.Annotations) == 0 {
 		return nil
@@ -330,7 +321,7 @@ func foreigners(o object.Object, refused bool) (list []Foreign) {
 	if o.GetTypeMeta().Kind != object.KindService { // whose values package resolve judges
 		for _, r := range Remarks(o) {
 			if !r.Refused {
-				list = append(list, Foreign{r.Field, r.Text})
+				list = append(list, r)
 			}
 		}
 	}
@@ -344,7 +335,7 @@ func foreigners(o object.Object, refused bool) (list []Foreign) {
 				if r.isPattern() {
 					text += misspelled(key)
 				}
-				list = append(list, Foreign{fmt.Sprintf("metadata.%s[%s]", of.field, key), text})
+				list = append(list, Remark{Field: fmt.Sprintf("metadata.%s[%s]", of.field, key), Text: text})
 			}
 		}
 	}
@@ -386,16 +377,16 @@ func (r *Row) elsewhere(kind string) string {
 
 // Notes returns notes about unknown annotations of a Service with keys that look like load balancer annotations. They are returned to the client that
 // applies the object, and are not part of the status.
-func Notes(o object.Object) (list []Foreign) {
+func Notes(o object.Object) (list []Remark) {
 	if o.GetTypeMeta().Kind != object.KindService {
 		return nil
 	}
 	meta := o.GetMeta()
 	for _, key := range slices.Sorted(maps.Keys(meta.Annotations)) {
 		if near := misspelled(key); near != "" && Find(key) == nil {
-			list = append(list, Foreign{Field(key), "has no effect" + near})
+			list = append(list, Remark{Field: Field(key), Text: "has no effect" + near})
 		} else if Find(key) == nil && aboutBalancers(key) && !isAny(meta.Annotations[key], offWords...) {
-			list = append(list, Foreign{Field(key), "has no effect here, whatever it requests (TLS, an address, allowed clients): it is about another load balancer; `svcctl explain annotations` lists what takes its place"})
+			list = append(list, Remark{Field: Field(key), Text: "has no effect here, whatever it requests (TLS, an address, allowed clients): it is about another load balancer; `svcctl explain annotations` lists what takes its place"})
 		}
 	}
 	return list
