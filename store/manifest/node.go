@@ -134,17 +134,14 @@ func (s *keySet) find(fields []field, key string) int {
 // nodeStock allocates the nodes of a document. The next document reuses the memory.
 type nodeStock struct {
 	nodes   stock[node]
-	entries stock[field]
-	members stock[*node]
-	// The entries of mappings and lists that are not finished; those of outer ones come first.
-	openEntries []field
-	openMembers []*node
+	entries pile[field]
+	members pile[*node]
 }
 
 // reset makes the memory of all nodes available again.
 func (s *nodeStock) reset() {
 	s.nodes.used, s.entries.used, s.members.used = 0, 0, 0
-	s.openEntries, s.openMembers = s.openEntries[:0], s.openMembers[:0]
+	s.entries.open, s.members.open = s.entries.open[:0], s.members.open[:0]
 }
 
 func (s *nodeStock) new(n node) *node {
@@ -153,25 +150,21 @@ func (s *nodeStock) new(n node) *node {
 	return out
 }
 
-// openFields begins a mapping. It returns the index of the mapping's first field, which is passed to fields and closeFields. addField adds a field to
-// the innermost open mapping, fields returns the fields added so far, and closeFields ends the mapping and returns all of its fields.
-func (s *nodeStock) openFields() (first int)  { return len(s.openEntries) }
-func (s *nodeStock) addField(f field)         { s.openEntries = append(s.openEntries, f) }
-func (s *nodeStock) fields(first int) []field { return s.openEntries[first:] }
-func (s *nodeStock) closeFields(first int) []field {
-	out := s.entries.take(len(s.openEntries) - first)
-	copy(out, s.openEntries[first:])
-	s.openEntries = s.openEntries[:first]
-	return out
+// pile is a stock of the values of mappings, or of lists. open has the values of those that are not finished; those of outer ones come first.
+type pile[T any] struct {
+	stock[T]
+	open []T
 }
 
-// openItems, addItem and closeItems do for lists what openFields, addField and closeFields do for mappings.
-func (s *nodeStock) openItems() (first int) { return len(s.openMembers) }
-func (s *nodeStock) addItem(n *node)        { s.openMembers = append(s.openMembers, n) }
-func (s *nodeStock) closeItems(first int) []*node {
-	out := s.members.take(len(s.openMembers) - first)
-	copy(out, s.openMembers[first:])
-	s.openMembers = s.openMembers[:first]
+// begin begins a mapping or list. It returns the index of its first value, which is passed to since and end. add adds a value to the innermost open
+// one, since returns the values added so far, and end ends it and returns all of its values.
+func (p *pile[T]) begin() (first int)  { return len(p.open) }
+func (p *pile[T]) add(value T)         { p.open = append(p.open, value) }
+func (p *pile[T]) since(first int) []T { return p.open[first:] }
+func (p *pile[T]) end(first int) []T {
+	out := p.take(len(p.open) - first)
+	copy(out, p.open[first:])
+	p.open = p.open[:first]
 	return out
 }
 

@@ -286,7 +286,7 @@ func (r *yamlReader) mapping(key field, isMerge bool, depth int) *node {
 	r.must(depth <= r.limits.Depth)
 	out := r.nodes.new(node{kind: kindMap, line: key.line, column: key.column, size: 1})
 	indent := key.column - 1 // there are spaces and indicators before it, which are ASCII
-	first := r.nodes.openFields()
+	first := r.nodes.entries.begin()
 	var keys keySet
 	var merges []*node
 	for {
@@ -298,11 +298,11 @@ func (r *yamlReader) mapping(key field, isMerge bool, depth int) *node {
 		if isMerge {
 			merges = append(merges, key.value)
 		} else {
-			r.must(keys.find(r.nodes.fields(first), key.key) < 0)
-			r.nodes.addField(key)
+			r.must(keys.find(r.nodes.entries.since(first), key.key) < 0)
+			r.nodes.entries.add(key)
 			out.contain(key.value)
 		}
-		r.must(len(r.nodes.fields(first))+len(merges) <= r.limits.Keys)
+		r.must(len(r.nodes.entries.since(first))+len(merges) <= r.limits.Keys)
 		if r.ended() || r.indent() < indent {
 			break
 		}
@@ -312,7 +312,7 @@ func (r *yamlReader) mapping(key field, isMerge bool, depth int) *node {
 	for _, from := range merges {
 		r.merge(from, out, first, &keys)
 	}
-	out.fields = r.nodes.closeFields(first)
+	out.fields = r.nodes.entries.end(first)
 	return out
 }
 
@@ -340,20 +340,20 @@ func (r *yamlReader) merge(from, out *node, first int, keys *keySet) {
 		r.aliased += len(source.fields)
 		r.must(r.aliased <= r.limits.Aliases)
 		for _, f := range source.fields {
-			if keys.find(r.nodes.fields(first), f.key) < 0 {
-				r.nodes.addField(f)
+			if keys.find(r.nodes.entries.since(first), f.key) < 0 {
+				r.nodes.entries.add(f)
 				out.contain(f.value)
 			}
 		}
 	}
-	r.must(len(r.nodes.fields(first)) <= r.limits.Keys)
+	r.must(len(r.nodes.entries.since(first)) <= r.limits.Keys)
 }
 
 // list reads a block list.
 func (r *yamlReader) list(depth int) *node {
 	indent := r.indent()
 	out := r.new(kindList, r.at, depth)
-	first := r.nodes.openItems()
+	first := r.nodes.members.begin()
 	for {
 		r.at++
 		line, column := r.line, r.column(r.at)
@@ -366,7 +366,7 @@ func (r *yamlReader) list(depth int) *node {
 			r.must(depth < r.limits.Depth)
 			child = r.nodes.new(node{kind: kindNull, line: line, column: column, size: 1})
 		}
-		r.nodes.addItem(child)
+		r.nodes.members.add(child)
 		out.contain(child)
 		if r.ended() || r.indent() < indent {
 			break
@@ -376,7 +376,7 @@ func (r *yamlReader) list(depth int) *node {
 			break // the mapping goes on that the list is a value of
 		}
 	}
-	out.items = r.nodes.closeItems(first)
+	out.items = r.nodes.members.end(first)
 	return out
 }
 
@@ -483,37 +483,37 @@ func (f flow) value(depth int) *node {
 // list reads a flow list.
 func (f flow) list(depth int) *node {
 	out := f.new(kindList, f.at, depth)
-	first := f.nodes.openItems()
+	first := f.nodes.members.begin()
 	f.at++
 	for f.skip(); f.peek(0) != ']'; {
 		child := f.value(depth + 1)
-		f.nodes.addItem(child)
+		f.nodes.members.add(child)
 		out.contain(child)
 		f.next(']')
 	}
 	f.at++
-	out.items = f.nodes.closeItems(first)
+	out.items = f.nodes.members.end(first)
 	return out
 }
 
 // mapping reads a flow mapping, in which every key has a value.
 func (f flow) mapping(depth int) *node {
 	out := f.new(kindMap, f.at, depth)
-	first := f.nodes.openFields()
+	first := f.nodes.entries.begin()
 	var keys keySet
 	f.at++
 	for f.skip(); f.peek(0) != '}'; {
 		entry := f.entry()
-		before := f.nodes.fields(first)
+		before := f.nodes.entries.since(first)
 		f.must(keys.find(before, entry.key) < 0 && len(before) < f.limits.Keys)
 		f.must(f.peek(0) != ',' && f.peek(0) != '}')
 		entry.value = f.value(depth + 1)
-		f.nodes.addField(entry)
+		f.nodes.entries.add(entry)
 		out.contain(entry.value)
 		f.next('}')
 	}
 	f.at++
-	out.fields = f.nodes.closeFields(first)
+	out.fields = f.nodes.entries.end(first)
 	return out
 }
 

@@ -67,11 +67,7 @@ func (d *decoding) value(n *node, v reflect.Value) {
 	case reflect.Slice:
 		d.slice(n, v)
 	case reflect.Map:
-		if v.Type().Elem().Kind() == reflect.Slice {
-			d.bytesMap(n, v)
-			return
-		}
-		d.textMap(n, v)
+		d.mapping(n, v)
 	case reflect.String:
 		if text, ok := d.text(n); ok {
 			v.SetString(text)
@@ -427,10 +423,22 @@ func EditDistance(a, b string, most int) int {
 	return row[len(b)]
 }
 
-// textMap decodes a mapping into a map[string]string.
-func (d *decoding) textMap(n *node, v reflect.Value) {
+// mapping decodes a mapping into a map[string]string, or one of base64 strings (RFC 4648 section 4) into a map[string][]byte.
+func (d *decoding) mapping(n *node, v reflect.Value) {
 	if n.kind != kindMap {
 		d.wrongType(n, "a mapping")
+		return
+	}
+	if v.Type().Elem().Kind() == reflect.Slice {
+		m := make(map[string][]byte, len(n.fields))
+		d.entries(n, func(key, text string, at *node) {
+			value, err := base64.StdEncoding.DecodeString(text) // line breaks are skipped, as encoding/json does
+			if err != nil {
+				d.problem(at, ReasonWrongType, "not base64; encode the value, or write it as it is under stringData")
+			}
+			m[key] = value
+		})
+		v.Set(reflect.ValueOf(m))
 		return
 	}
 	for _, known := range d.texts {
@@ -440,17 +448,24 @@ func (d *decoding) textMap(n *node, v reflect.Value) {
 		}
 	}
 	m := make(map[string]string, len(n.fields))
+	d.entries(n, func(key, text string, _ *node) { m[key] = text })
+	d.texts[0], d.texts[1] = m, d.texts[0]
+	v.Set(reflect.ValueOf(m))
+}
+
+// entries calls each for the entries of a mapping of strings; null is "".
+func (d *decoding) entries(n *node, each func(key, text string, at *node)) {
 	for _, f := range n.fields {
 		d.path.pushKey(f.key)
-		if f.value.kind == kindNull {
-			m[d.shared(f.key)] = ""
-		} else if text, ok := d.text(f.value); ok {
-			m[d.shared(f.key)] = text
+		text, ok := "", f.value.kind == kindNull
+		if !ok {
+			text, ok = d.text(f.value)
+		}
+		if ok {
+			each(d.shared(f.key), text, f.value)
 		}
 		d.path.pop()
 	}
-	d.texts[0], d.texts[1] = m, d.texts[0]
-	v.Set(reflect.ValueOf(m))
 }
 
 // saysSame reports whether a node would decode without problems to exactly the map m. It returns false for an empty map.
@@ -464,28 +479,4 @@ func saysSame(n *node, m map[string]string) bool {
 		}
 	}
 	return true
-}
-
-// bytesMap decodes a mapping of base64 strings (RFC 4648 section 4) into a map[string][]byte.
-func (d *decoding) bytesMap(n *node, v reflect.Value) {
-	if n.kind != kindMap {
-		d.wrongType(n, "a mapping")
-		return
-	}
-	m := make(map[string][]byte, len(n.fields))
-	for _, f := range n.fields {
-		d.path.pushKey(f.key)
-		if f.value.kind == kindNull {
-			m[d.shared(f.key)] = []byte{}
-		} else if text, ok := d.text(f.value); ok {
-			// Line breaks are skipped, as encoding/json does.
-			value, err := base64.StdEncoding.DecodeString(text)
-			if err != nil {
-				d.problem(f.value, ReasonWrongType, "not base64; encode the value, or write it as it is under stringData")
-			}
-			m[d.shared(f.key)] = value
-		}
-		d.path.pop()
-	}
-	v.Set(reflect.ValueOf(m))
 }
