@@ -344,7 +344,7 @@ func (c *Config) validateFleet(v *validation) {
 		})
 		return
 	}
-	if !labelPattern().MatchString(c.Fleet.Name) {
+	if len(object.DNSLabelProblems(c.Fleet.Name)) > 0 {
 		v.add("fleet", c.Fleet.Name, "it is no name of a fleet: take small letters, digits and dashes, at most 63")
 	}
 	if c.Fleet.LeafWrites && c.Fleet.LeafCACert == "" {
@@ -373,7 +373,7 @@ func (c *Config) validateFleet(v *validation) {
 	named := map[string]bool{}
 	for i, source := range c.ManifestSources() {
 		switch {
-		case !labelPattern().MatchString(source.Name):
+		case len(object.DNSLabelProblems(source.Name)) > 0:
 			v.add("manifests", c.Manifests[i], "in a fleet a directory has a name, which is the same on each box that reads it: write it as NAME=DIR, with small letters, digits and dashes in NAME")
 		case strings.Contains(source.Dir, ",rollout="):
 			v.add("manifests", c.Manifests[i], "the files of a source come to all boxes at once: write NAME=DIR, and have a pipeline run `svcctl apply --rollout` for what is to come in steps")
@@ -464,8 +464,9 @@ func (c *Config) NodeOwner() string {
 // them.
 func (c *Config) FleetSettings() (json.RawMessage, error) {
 	return json.Marshal(fleetSettings{
-		texts(c.Addresses.ClusterIPRanges), fmt.Sprintf("%d-%d", c.Addresses.NodePortRange.First, c.Addresses.NodePortRange.Last), string(c.Addresses.NodePortSpace),
-		texts(c.Addresses.LoadBalancerPools), texts(c.Addresses.InternalPools), string(c.Services.Names), c.Addresses.Allocate == AllocateNever,
+		object.Texts(c.Addresses.ClusterIPRanges, netip.Prefix.String), c.Addresses.NodePortRange.String(), string(c.Addresses.NodePortSpace),
+		object.Texts(c.Addresses.LoadBalancerPools, nft.Range.String), object.Texts(c.Addresses.InternalPools, nft.Range.String),
+		string(c.Services.Names), c.Addresses.Allocate == AllocateNever,
 	})
 }
 
@@ -488,13 +489,6 @@ func FleetFlags() map[string]string {
 		flags[name] = field.Tag.Get("flag")
 	}
 	return flags
-}
-
-func texts[T fmt.Stringer](list []T) (all []string) {
-	for _, one := range list {
-		all = append(all, one.String())
-	}
-	return all
 }
 
 // EtcdTLS returns the TLS configuration for connections to etcd. The box's certificate is read again for each connection, so that it can be

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -15,6 +14,7 @@ import (
 	"svcctl.io/svcctl/appliance/node"
 	"svcctl.io/svcctl/nft"
 	"svcctl.io/svcctl/store/alloc"
+	"svcctl.io/svcctl/store/object"
 )
 
 // PortRange is an inclusive range of port numbers.
@@ -247,9 +247,6 @@ func ParseTable(s string) (int, error) {
 // ClientNamespace maps a prefix of DNS clients to a namespace.
 type ClientNamespace = dns.ClientNamespace
 
-// labelPattern matches a DNS label (RFC 1123), the syntax of Kubernetes' namespaces and of names in etcd's keys. It is compiled on first use.
-var labelPattern = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$`) })
-
 // validate adds the errors in the settings of the DNS server.
 func (d *DNS) validate(v *validation) {
 	for _, address := range d.Listen {
@@ -257,7 +254,7 @@ func (d *DNS) validate(v *validation) {
 			v.add("dns-listen", address, "not a host and port: write it as 192.0.2.1:53, or :53 for every address")
 		}
 	}
-	if domain := d.Domain; len(domain) > dns.MaxDomain || !nodeNamePattern.MatchString(domain) {
+	if domain := d.Domain; len(domain) > dns.MaxDomain || len(object.NameProblems(domain)) > 0 {
 		v.add("cluster-domain", domain, "not a domain that names can be in: use lower case letters, digits, '-' and '.', at most %d, as %s",
 			dns.MaxDomain, DefaultClusterDomain)
 	}
@@ -271,7 +268,7 @@ func (d *DNS) validate(v *validation) {
 	seen := map[netip.Prefix]bool{}
 	for _, n := range d.ClientNamespaces {
 		text := n.Prefix.String() + "=" + n.Namespace
-		if !labelPattern().MatchString(n.Namespace) {
+		if len(object.DNSLabelProblems(n.Namespace)) > 0 {
 			v.add("dns-client-namespaces", text, "%q is not a namespace: use lower case letters, digits and '-', at most 63", n.Namespace)
 		}
 		if seen[n.Prefix] {

@@ -6,11 +6,9 @@ import (
 	"net"
 	"net/netip"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 
 	"svcctl.io/svcctl/nft"
 	"svcctl.io/svcctl/store/object"
@@ -23,15 +21,6 @@ const (
 	minServiceRange = 8
 	// minServiceBits6 is the shortest prefix length of an IPv6 range for cluster IPs that kube-apiserver accepts.
 	minServiceBits6 = 64
-	// maxNodeName is the longest DNS subdomain (RFC 1123), in bytes.
-	maxNodeName = 253
-)
-
-var (
-	// nodeNamePattern matches a DNS subdomain (RFC 1123), the syntax of Kubernetes' node names.
-	nodeNamePattern = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$`)
-	// zonePattern matches the value of a Kubernetes label, the syntax of zones.
-	zonePattern = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$`) })
 )
 
 // Error is one invalid setting of a Config.
@@ -140,10 +129,10 @@ func (c *Config) validateNames(v *validation) {
 	switch {
 	case c.NodeName == "":
 		v.add("node-name", c.NodeName, "the host has no name: give the nodeName that local endpoints carry")
-	case len(c.NodeName) > maxNodeName || !nodeNamePattern.MatchString(c.NodeName):
-		v.add("node-name", c.NodeName, "not a name that a nodeName can have: use lower case letters, digits, '-' and '.', at most %d", maxNodeName)
+	case len(object.NameProblems(c.NodeName)) > 0:
+		v.add("node-name", c.NodeName, "not a name that a nodeName can have: use lower case letters, digits, '-' and '.', at most 253")
 	}
-	if c.Zone != "" && !zonePattern().MatchString(c.Zone) {
+	if len(object.LabelValueProblems(c.Zone)) > 0 {
 		v.add("zone", c.Zone, "not a name that a zone can have: use letters, digits, '-', '_' and '.', at most 63")
 	}
 }
@@ -160,16 +149,10 @@ func (c *Config) validateRanges(v *validation) {
 	if r := c.Addresses.NodePortRange; r.First == 0 || r.First > r.Last {
 		v.add("service-node-port-range", r.String(), "not a range of ports from 1 to 65535: write the lower one first, as 30000-32767")
 	}
-	if n := &c.Addresses.NodePortAddresses; n.Primary && len(n.Prefixes)+len(n.Interfaces) > 0 {
-		v.add("nodeport-addresses", primaryAddresses, "does not go with CIDRs or interfaces: give the one or the others")
-	}
 	for _, p := range c.Addresses.NodePortAddresses.Prefixes {
 		if p.Addr().Is6() && p.Addr().IsLinkLocalUnicast() {
 			v.add("nodeport-addresses", p.String(), "node ports cannot answer at link-local addresses of IPv6, whose packets the kernel does not forward: name other addresses of the box")
 		}
-	}
-	if c.Addresses.ExternalIPRanges.None && len(c.Addresses.ExternalIPRanges.Prefixes) > 0 {
-		v.add("external-ip-range", noExternalIPs, "does not go with CIDRs: give the one or the other")
 	}
 	for _, p := range c.Addresses.EgressFrom {
 		if p.Bits() == 0 {
@@ -187,15 +170,11 @@ func (c *Config) validatePools(v *validation) {
 		list []nft.Range
 	}{{"load-balancer-pool", c.Addresses.LoadBalancerPools}, {"load-balancer-internal-pool", c.Addresses.InternalPools}} {
 		for _, pool := range pools.list {
-			if !pool.First.IsValid() || pool.First.BitLen() != pool.Last.BitLen() || pool.First.Compare(pool.Last) > 0 {
-				v.add(pools.flag, pool.String(), "not a range: write the lower address first, as 198.51.100.10-198.51.100.20")
-				continue
-			}
 			if why := notUnicast(pool.First, pool.Last); why != "" {
 				v.add(pools.flag, pool.String(), "%s cannot be load balancer IPs: give a range of unicast addresses", why)
 			}
 			for _, p := range c.Addresses.ClusterIPRanges {
-				if p.IsValid() && pool.Overlaps(nft.PrefixRange(p)) {
+				if pool.Overlaps(nft.PrefixRange(p)) {
 					v.add(pools.flag, pool.String(), "overlaps the range of cluster IPs, %s: give another pool, or another --service-cluster-ip-range", p)
 				}
 			}
@@ -222,10 +201,6 @@ func (c *Config) validateServiceRanges(v *validation) {
 	}
 	seen := map[int]netip.Prefix{}
 	for _, p := range c.Addresses.ClusterIPRanges {
-		if !p.IsValid() {
-			v.add(flag, p.String(), "not a CIDR: write it as 10.96.0.0/16")
-			continue
-		}
 		if other, ok := seen[p.Addr().BitLen()]; ok {
 			v.add(flag, p.String(), "there is already one of this family, %s: give at most one for each", other)
 		}
@@ -286,13 +261,11 @@ func (c *Config) validateModes(v *validation) {
 	oneOf(v, "log-format", c.Log.Format, LogText, LogJSON)
 }
 
-// sourceSetPattern matches the names of source sets, which become parts of the names of nft chains and sets.
-var sourceSetPattern = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$`) })
-
+// validateSourceSets checks source sets. Their names become parts of the names of nft chains and sets.
 func (c *Config) validateSourceSets(v *validation) {
 	for i, s := range c.Services.SourceSets {
 		text := s.Name + "=" + s.File
-		if len(s.Name) > nft.MaxSourceSetName || !sourceSetPattern().MatchString(s.Name) {
+		if s.Name == "" || len(s.Name) > nft.MaxSourceSetName || len(object.LabelValueProblems(s.Name)) > 0 {
 			v.add("source-set", text, "a name has up to %d letters and digits, and between them -, _ and .: give another one", nft.MaxSourceSetName)
 		}
 		if s.File == "" {

@@ -139,7 +139,7 @@ func validateSubset(p path, subset *EndpointSubset, kept set) Errors {
 func validateEndpointAddress(p path, address *EndpointAddress, kept set) Errors {
 	errs := checkReachableIP(p.child("ip"), address.IP, kept)
 	if address.Hostname != "" {
-		errs = append(errs, invalidFor(p.child("hostname"), address.Hostname, dns1123LabelProblems(address.Hostname))...)
+		errs = append(errs, invalidFor(p.child("hostname"), address.Hostname, DNSLabelProblems(address.Hostname))...)
 	}
 	return append(errs, validateNodeName(p.child("nodeName"), address.NodeName)...)
 }
@@ -155,7 +155,7 @@ func validateNodeName(p path, name *string) Errors {
 func validateEndpointPort(p path, port *EndpointPort) Errors {
 	var errs Errors
 	if name := Deref(port.Name); name != "" {
-		errs = append(errs, invalidFor(p.child("name"), name, dns1123LabelProblems(name))...)
+		errs = append(errs, invalidFor(p.child("name"), name, DNSLabelProblems(name))...)
 	}
 	errs = append(errs, validateProtocol(p.child("protocol"), Deref(port.Protocol))...)
 	return append(errs, validateAppProtocol(p.child("appProtocol"), port.AppProtocol)...)
@@ -232,7 +232,7 @@ func validateEndpoint(p path, endpoint *Endpoint, addressType string, kept set) 
 	}
 	errs = append(errs, validateLabels(p.child("deprecatedTopology"), endpoint.DeprecatedTopology)...)
 	if hostname := endpoint.Hostname; hostname != nil {
-		errs = append(errs, invalidFor(p.child("hostname"), *hostname, dns1123LabelProblems(*hostname))...)
+		errs = append(errs, invalidFor(p.child("hostname"), *hostname, DNSLabelProblems(*hostname))...)
 	}
 	if endpoint.Hints != nil {
 		errs = append(errs, validateHints(p.child("hints"), endpoint.Hints)...)
@@ -282,7 +282,7 @@ func validateFQDN(p path, name string) Errors {
 		return invalid(p, name, "should be a domain with at least two segments separated by dots")
 	}
 	for _, label := range labels {
-		if problems := dns1123LabelProblems(label); len(problems) > 0 {
+		if problems := DNSLabelProblems(label); len(problems) > 0 {
 			return invalid(p, label, strings.Join(problems, ","))
 		}
 	}

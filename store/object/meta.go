@@ -32,7 +32,7 @@ func validateName(m *ObjectMeta, namespaced bool, nameProblems func(string) []st
 	case m.Namespace == "":
 		errs = append(errs, required(metaPath.child("namespace"), "")...)
 	default:
-		errs = append(errs, invalidFor(metaPath.child("namespace"), m.Namespace, dns1123LabelProblems(m.Namespace))...)
+		errs = append(errs, invalidFor(metaPath.child("namespace"), m.Namespace, DNSLabelProblems(m.Namespace))...)
 	}
 	return errs
 }

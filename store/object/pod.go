@@ -219,10 +219,10 @@ func (o *Pod) validate(previous Object) Errors {
 		errs = append(errs, validateNodeName(podSpecPath.child("nodeName"), &spec.NodeName)...)
 	}
 	if spec.Hostname != "" {
-		errs = append(errs, invalidFor(podSpecPath.child("hostname"), spec.Hostname, dns1123LabelProblems(spec.Hostname))...)
+		errs = append(errs, invalidFor(podSpecPath.child("hostname"), spec.Hostname, DNSLabelProblems(spec.Hostname))...)
 	}
 	if spec.Subdomain != "" {
-		errs = append(errs, invalidFor(podSpecPath.child("subdomain"), spec.Subdomain, dns1123LabelProblems(spec.Subdomain))...)
+		errs = append(errs, invalidFor(podSpecPath.child("subdomain"), spec.Subdomain, DNSLabelProblems(spec.Subdomain))...)
 	}
 	errs = append(errs, validateContainers(podSpecPath.child("initContainers"), spec.InitContainers)...)
 	errs = append(errs, validateContainers(podSpecPath.child("containers"), spec.Containers)...)

@@ -92,7 +92,7 @@ func checkPorts(s *Service) Errors {
 		p, port := portsPath.index(i), &s.Spec.Ports[i]
 		switch {
 		case port.Name != "":
-			errs = append(errs, invalidFor(p.child("name"), port.Name, dns1123LabelProblems(port.Name))...)
+			errs = append(errs, invalidFor(p.child("name"), port.Name, DNSLabelProblems(port.Name))...)
 			if names[port.Name] {
 				errs = append(errs, duplicate(p.child("name"), port.Name)...)
 			}

@@ -32,7 +32,7 @@ func Validate(o Object, opts Options) Errors {
 	case s.Name == KindIPAddress:
 		nameProblems = addressNameProblems
 	case s.Name == KindNamespace, s.Name == KindService && opts.RelaxedServiceNames:
-		nameProblems = dns1123LabelProblems
+		nameProblems = DNSLabelProblems
 	case s.Name == KindService:
 		nameProblems = func(value string) []string { return matchProblems(value, maxLabel, dns1035LabelRE, dns1035LabelText) }
 	}
@@ -165,7 +165,8 @@ func isPlainSubdomain(value string) bool {
 	return true
 }
 
-func dns1123LabelProblems(value string) []string {
+// DNSLabelProblems returns the problems of a DNS label (RFC 1123), as the name of a Namespace is one; none when it is valid.
+func DNSLabelProblems(value string) []string {
 	problems := matchProblems(value, maxLabel, dns1123LabelRE, dns1123LabelText)
 	if last := len(problems) - 1; last >= 0 && problems[last] == dns1123LabelText && dns1123SubdomainRE.MatchString(value) {
 		problems[last] = "must not contain dots"
