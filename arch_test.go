@@ -164,7 +164,7 @@ var edges = map[string][]string{
 	"appliance/test/script": {"nft"},          // for tests only
 
 	"cmd/svcctl": {
-		"api/client", "appliance", "appliance/announce", "appliance/discover", "appliance/handover", "cmd/svcctl/admin", "cmd/svcctl/box", "cmd/svcctl/change", "cmd/svcctl/cli", "cmd/svcctl/fleet", "cmd/svcctl/look", "cmd/svcctl/output", "cmd/svcctl/resource", "cmd/svcctl/settings", "store/kind",
+		"api/client", "appliance", "appliance/announce", "appliance/discover", "appliance/handover", "cmd/svcctl/admin", "cmd/svcctl/box", "cmd/svcctl/change", "cmd/svcctl/cli", "cmd/svcctl/fleet", "cmd/svcctl/look", "cmd/svcctl/output", "cmd/svcctl/resource", "cmd/svcctl/settings", "store/kind", "store/object",
 	},
 	"cmd/svcctl/cli": {
 		"api/client", "api/wire", "appliance/announce", "appliance/checkup", "appliance/config", "appliance/discover", "appliance/logqueue", "cmd/svcctl/output", "store/manifest",
@@ -179,10 +179,10 @@ var edges = map[string][]string{
 		"api/client", "api/kube/selector", "api/wire", "appliance/config", "appliance/rollout", "cmd/svcctl/cli", "cmd/svcctl/output", "cmd/svcctl/report", "cmd/svcctl/resource", "cmd/svcctl/settings", "store/annotation", "store/convert", "store/kind", "store/manifest", "store/object", "store/schema", "watch",
 	},
 	"cmd/svcctl/look": {
-		"api/client", "api/diagnose", "api/jsonpath", "api/kube/selector", "api/wire", "cmd/svcctl/cli", "cmd/svcctl/describe", "cmd/svcctl/explain", "cmd/svcctl/output", "cmd/svcctl/resource", "cmd/svcctl/settings", "cmd/svcctl/top", "store/annotation", "store/convert", "store/object",
+		"api/client", "api/diagnose", "api/jsonpath", "api/kube/selector", "api/wire", "cmd/svcctl/cli", "cmd/svcctl/describe", "cmd/svcctl/explain", "cmd/svcctl/output", "cmd/svcctl/resource", "cmd/svcctl/settings", "cmd/svcctl/top", "store/annotation", "store/convert", "store/kind", "store/object",
 	},
 	"cmd/svcctl/box": {
-		"api/client", "api/dashboard", "api/diagnose", "api/wire", "appliance/announce", "appliance/announce/bfd", "appliance/announce/bgp", "appliance/announce/vrrp", "appliance/checkup", "appliance/config", "appliance/discover", "appliance/handover", "appliance/journald", "appliance/logqueue", "cmd/svcctl/cli", "cmd/svcctl/output", "cmd/svcctl/resource", "cmd/svcctl/settings", "store/annotation",
+		"api/client", "api/dashboard", "api/diagnose", "api/wire", "appliance/announce", "appliance/announce/bfd", "appliance/announce/bgp", "appliance/announce/vrrp", "appliance/checkup", "appliance/config", "appliance/discover", "appliance/handover", "appliance/journald", "appliance/logqueue", "cmd/svcctl/cli", "cmd/svcctl/output", "cmd/svcctl/resource", "cmd/svcctl/settings", "store/annotation", "store/object",
 	},
 	"cmd/svcctl/fleet": {
 		"api/client", "api/wire", "appliance", "appliance/config", "cmd/svcctl/cli", "cmd/svcctl/output", "cmd/svcctl/resource", "cmd/svcctl/settings", "store/fleet",

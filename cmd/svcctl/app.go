@@ -21,6 +21,7 @@ import (
 	"svcctl.io/svcctl/cmd/svcctl/resource"
 	"svcctl.io/svcctl/cmd/svcctl/settings"
 	"svcctl.io/svcctl/store/kind"
+	"svcctl.io/svcctl/store/object"
 )
 
 // run runs the verb that args select, prints its errors to stderr and returns the exit code.
@@ -112,7 +113,7 @@ func usage(env *cli.Env, v *cli.Verb) urfave.OnUsageErrorFunc {
 		text := err.Error()
 		if name, ok := strings.CutPrefix(text, "flag provided but not defined: -"); ok {
 			name = strings.TrimLeft(name, "-")
-			return cli.Usagef("%s has no flag --%s: %s", who, name, output.DidYouMean("--", name, v.FlagNames(), more))
+			return cli.Usagef("%s has no flag --%s: %s", who, name, output.DidYouMean("--", name, object.Texts(v.Options, func(o *cli.Option) string { return o.Name }), more))
 		}
 		if name, ok := strings.CutPrefix(text, "flag needs an argument: -"); ok {
 			return cli.Usagef("%s: --%s needs a value: %s", who, strings.TrimLeft(name, "-"), more)
@@ -382,17 +383,8 @@ func (c *completing) objects(ctx context.Context, args []string) ([]string, erro
 	if i := strings.LastIndex(c.current, ","); i >= 0 {
 		before = c.current[:i+1]
 	}
-	var words []string
-	for _, k := range kind.All() {
-		if k.Stored() {
-			words = append(words, before+k.Plural)
-			for _, short := range k.ShortNames {
-				words = append(words, before+short)
-			}
-		}
-	}
-	slices.Sort(words)
-	return slices.Compact(words), nil
+	words := resource.KindWords(func(k kind.Kind) []string { return append([]string{k.Plural}, k.ShortNames...) })
+	return object.Texts(words, func(word string) string { return before + word }), nil
 }
 
 // errEnough stops reading a list when there are maxCandidates names.

@@ -19,6 +19,7 @@ import (
 	"svcctl.io/svcctl/cmd/svcctl/cli"
 	"svcctl.io/svcctl/cmd/svcctl/output"
 	"svcctl.io/svcctl/cmd/svcctl/settings"
+	"svcctl.io/svcctl/store/object"
 )
 
 func DoctorVerb() *cli.Verb {
@@ -326,14 +327,8 @@ func announcingFindings(env *cli.Env, all *wire.Announcements, problems []wire.P
 
 // touches reports whether an address range, such as "192.0.2.16-192.0.2.31", overlaps one of the networks.
 func touches(text string, networks []netip.Prefix) bool {
-	from, to, _ := strings.Cut(text, "-")
-	first, err1 := netip.ParseAddr(from)
-	last, err2 := netip.ParseAddr(to)
-	if err1 != nil || err2 != nil {
-		return true // an answer that is not understood is no finding
-	}
-	return slices.ContainsFunc(networks, func(p netip.Prefix) bool {
-		inRange := p.Addr().BitLen() == first.BitLen() && !p.Addr().Less(first) && !last.Less(p.Addr())
-		return inRange || p.Contains(first) || p.Contains(last)
+	first, last, err := object.ParseAddressRange(text)
+	return err != nil || slices.ContainsFunc(networks, func(p netip.Prefix) bool { // an answer that is not understood is no finding
+		return object.InAddressRange(p.Addr(), text) || p.Contains(first) || p.Contains(last)
 	})
 }

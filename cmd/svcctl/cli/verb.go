@@ -123,15 +123,6 @@ func (v *Verb) Check() error {
 	return nil
 }
 
-// FlagNames returns the long names of the verb's options.
-func (v *Verb) FlagNames() []string {
-	var names []string
-	for _, o := range v.Options {
-		names = append(names, o.Name)
-	}
-	return names
-}
-
 // Help returns the verb's help text.
 func (v *Verb) Help() string {
 	var b strings.Builder

@@ -19,6 +19,7 @@ import (
 	"svcctl.io/svcctl/cmd/svcctl/output"
 	"svcctl.io/svcctl/cmd/svcctl/resource"
 	"svcctl.io/svcctl/cmd/svcctl/settings"
+	"svcctl.io/svcctl/store/kind"
 	"svcctl.io/svcctl/store/object"
 )
 
@@ -58,7 +59,8 @@ type getting struct {
 // runGet prints objects. The exit code is 1 if it prints a box that is not OK.
 func runGet(ctx context.Context, env *cli.Env, v *cli.Verb, args []string) error {
 	if len(args) == 0 && !v.Option("filename").IsSet() {
-		return cli.Usagef("get what? Give a kind, as in `svcctl get services`; the kinds are %s", strings.Join(resource.Plurals(), ", "))
+		plurals := resource.KindWords(func(k kind.Kind) []string { return []string{k.Plural} })
+		return cli.Usagef("get what? Give a kind, as in `svcctl get services`; the kinds are %s", strings.Join(plurals, ", "))
 	}
 	what, err := resource.Selected(env, v, args, resource.Boxes)
 	if err != nil {

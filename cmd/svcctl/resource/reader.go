@@ -315,7 +315,7 @@ func named(word string, more []kind.Kind) (kind.Kind, bool) {
 		if !k.Stored() {
 			continue
 		}
-		for _, name := range append([]string{k.Plural, k.Singular()}, k.ShortNames...) {
+		for _, name := range namesOf(k) {
 			if word == name || k.Group != "" && (word == name+"."+k.Group || word == name+"."+k.Version+"."+k.Group) {
 				return k, true
 			}
@@ -357,37 +357,28 @@ func UnknownKind(word string) error {
 	if _, is := named(word, []kind.Kind{Boxes}); is {
 		return cli.Usagef("boxes are no objects: `svcctl get boxes` lists those of a fleet, and each has a Node, as `svcctl describe node NAME` shows it")
 	}
-	return cli.Usagef("there is no kind %q: %s", word, output.DidYouMean("", word, kindWords(), serviceNamed(word)))
+	return noKind(word)
 }
 
-// serviceNamed returns a hint for a word that is not a kind, which is often the name of a Service: to write svc/WORD.
-func serviceNamed(word string) string {
-	return "write a Service as svc/" + word + "; `svcctl get --help` lists the kinds"
+// noKind returns the error for a word that is not a kind. It is often the name of a Service.
+func noKind(word string) error {
+	return cli.Usagef("there is no kind %q: %s", word, output.DidYouMean("", word, append([]string{everyKind}, KindWords(namesOf)...),
+		"write a Service as svc/"+word+"; `svcctl get --help` lists the kinds"))
 }
 
-// Plurals returns the plural names of all stored kinds, sorted.
-func Plurals() []string {
-	var words []string
+// KindWords returns the words that of returns for the stored kinds, sorted.
+func KindWords(of func(k kind.Kind) []string) (words []string) {
 	for _, k := range kind.All() {
 		if k.Stored() {
-			words = append(words, k.Plural)
+			words = append(words, of(k)...)
 		}
 	}
 	slices.Sort(words)
 	return slices.Compact(words)
 }
 
-// kindWords returns all names of kinds, sorted.
-func kindWords() []string {
-	words := []string{everyKind}
-	for _, k := range kind.All() {
-		if k.Stored() {
-			words = append(append(words, k.Plural, k.Singular()), k.ShortNames...)
-		}
-	}
-	slices.Sort(words)
-	return slices.Compact(words)
-}
+// namesOf returns all names of a kind.
+func namesOf(k kind.Kind) []string { return append([]string{k.Plural, k.Singular()}, k.ShortNames...) }
 
 // Targets parses the arguments of a verb: KIND[,KIND] [NAME...] or KIND/NAME... . Targets of kinds without namespaces have no namespace. more are
 // further kinds, which the API does not have.
@@ -440,11 +431,10 @@ func KindOfPath(text string) (k kind.Kind, path []string, err error) {
 			return k, parts[n:], nil
 		}
 	}
-	word := parts[0]
 	if strings.Count(text, ":") > 1 {
 		return k, nil, cli.Usagef("%q is no address: an IPv6 address with a port is written as [ADDRESS]:PORT", text)
 	}
-	return k, nil, cli.Usagef("there is no kind %q: %s", word, output.DidYouMean("", word, kindWords(), serviceNamed(word)))
+	return k, nil, noKind(parts[0])
 }
 
 // WhichOptions returns the options that select objects of a kind: --all-namespaces, selectors and others.
