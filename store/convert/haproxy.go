@@ -2,7 +2,6 @@ package convert
 
 import (
 	"fmt"
-	"maps"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -236,12 +235,6 @@ func (r *haproxy) backendOf(p *proxy, v *Virtual) *proxy {
 	return back
 }
 
-// A haproxyBind is an address and port that clients connect to. The zero Addr is every address of the box.
-type haproxyBind struct {
-	addr netip.Addr
-	port uint16
-}
-
 // haproxyBindWords are the parameters of bind that take a value.
 var haproxyBindWords = []string{
 	"accept-netscaler-cip", "alpn", "backlog", "ca-file", "ca-ignore-err", "ca-sign-file", "ca-sign-pass", "ca-verify-file", "ciphers", "ciphersuites", "client-sigalgs", "crl-file", "crt",
@@ -249,8 +242,8 @@ var haproxyBindWords = []string{
 	"npn", "ocsp-update", "proto", "process", "quic-cc-algo", "quic-socket", "severity-output", "shards", "sigalgs", "ssl-max-ver", "ssl-min-ver", "tcp-ut", "thread", "tls-ticket-keys", "uid", "user", "verify", "tcp-md5sig", "default-crt",
 }
 
-// binds returns the addresses and ports that a proxy listens on; nil if none has a counterpart.
-func (r *haproxy) binds(p *proxy, v *Virtual) (list []haproxyBind) {
+// binds returns the addresses and ports that a proxy listens on; nil if none has a counterpart. The zero Addr is every address of the box.
+func (r *haproxy) binds(p *proxy, v *Virtual) (list []netip.AddrPort) {
 	for _, l := range p.lines {
 		if l.words[0] != "bind" {
 			continue
@@ -286,7 +279,7 @@ func (r *haproxy) binds(p *proxy, v *Virtual) (list []haproxyBind) {
 		for address := range strings.SplitSeq(l.word(1), ",") {
 			for _, b := range r.bind(l.line, v, address) {
 				if secret != "" {
-					v.Annotations[object.AnnotationTLSSecret+"."+strconv.Itoa(int(b.port))] = secret
+					v.Annotations[object.AnnotationTLSSecret+"."+strconv.Itoa(int(b.Port()))] = secret
 				}
 				list = append(list, b)
 			}
@@ -296,7 +289,7 @@ func (r *haproxy) binds(p *proxy, v *Virtual) (list []haproxyBind) {
 }
 
 // bind parses [ADDRESS]:PORT[-PORT], as in a bind statement.
-func (r *haproxy) bind(line int, v *Virtual, text string) (list []haproxyBind) {
+func (r *haproxy) bind(line int, v *Virtual, text string) (list []netip.AddrPort) {
 	six := strings.HasPrefix(text, "ipv6@")
 	text = strings.TrimPrefix(strings.TrimPrefix(text, "ipv4@"), "ipv6@")
 	if strings.Contains(text, "@") || strings.HasPrefix(text, "/") {
@@ -345,44 +338,29 @@ func (r *haproxy) bind(line int, v *Virtual, text string) (list []haproxyBind) {
 	}
 	for port := int(from); port <= int(to); port++ {
 		for _, addr := range addrs {
-			list = append(list, haproxyBind{addr, uint16(port)})
+			list = append(list, netip.AddrPortFrom(addr, uint16(port)))
 		}
 	}
 	return list
 }
 
 // publish adds Services for the addresses and ports that clients connect to: one for each set of ports with the same addresses.
-func (r *haproxy) publish(v *Virtual, name string, binds []haproxyBind, checks []checked) {
+func (r *haproxy) publish(v *Virtual, name string, binds []netip.AddrPort, checks []checked) {
 	type group struct {
 		addrs []netip.Addr
-		ports []uint16
-	}
-	addrs := map[uint16][]netip.Addr{}
-	var order []uint16
-	for _, b := range binds {
-		if _, has := addrs[b.port]; !has {
-			order = append(order, b.port)
-		}
-		addrs[b.port] = addOnce(addrs[b.port], b.addr)
+		ports []Port
 	}
 	var groups []*group
-	for _, port := range order {
+	ports, addrs := addressesByPort(binds)
+	for _, port := range ports {
 		i := slices.IndexFunc(groups, func(g *group) bool { return slices.Equal(g.addrs, addrs[port]) })
 		if i < 0 {
 			groups, i = append(groups, &group{addrs: addrs[port]}), len(groups)
 		}
-		groups[i].ports = append(groups[i].ports, port)
+		groups[i].ports = append(groups[i].ports, Port{Protocol: object.ProtocolTCP, Port: port})
 	}
 	for i, g := range groups {
-		one := *v
-		one.Name, one.Losses = r.name(name), nil
-		one.Annotations = maps.Clone(v.Annotations)
-		if i == 0 {
-			one.Losses = v.Losses
-		}
-		for _, port := range g.ports {
-			one.Ports = append(one.Ports, Port{Protocol: object.ProtocolTCP, Port: port})
-		}
+		one := v.part(i, r.name(name), g.ports)
 		if i := slices.Index(g.addrs, netip.Addr{}); i >= 0 {
 			one.Type = object.TypeLoadBalancer
 			if !r.anyTold {
@@ -399,8 +377,8 @@ func (r *haproxy) publish(v *Virtual, name string, binds []haproxyBind, checks [
 				r.lose(nil, 0, "the addresses of the Services below must be routed to the box, or announced, and not be its own: take those that haproxy or keepalived added off its interfaces")
 			}
 		}
-		r.check(&one, checks)
-		r.add(&one)
+		r.check(one, checks)
+		r.add(one)
 	}
 }
 

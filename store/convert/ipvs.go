@@ -13,7 +13,7 @@ const directText = "direct routing and tunnels have no counterpart: packets are 
 
 // IPVS reads the output of `ipvsadm -S -n` and converts its virtual services.
 func IPVS(text string, options Options) (*Imported, error) {
-	r := &ipvs{reading: reading{options: options}, virtuals: map[string]*Virtual{}, schedulers: map[*Virtual]ipvsScheduler{}, lost: map[string]bool{}}
+	r := &ipvs{reading: reading{options: options}, virtuals: map[string]*Virtual{}, lost: map[string]bool{}}
 	line := 0
 	for l := range strings.Lines(text) {
 		line++
@@ -30,29 +30,28 @@ func IPVS(text string, options Options) (*Imported, error) {
 			r.fail(line, "%q is no line of `ipvsadm -S -n`: it begins with -A or -a", words[0])
 		}
 	}
-	for _, v := range r.order {
-		of := r.schedulers[v]
-		r.balance(v, v.Line, of.name)
-		if of.byPort {
-			r.hashPort(v, v.Line)
+	for _, s := range r.order {
+		r.balance(s.Virtual, s.Line, s.scheduler)
+		if s.byPort {
+			r.hashPort(s.Virtual, s.Line)
 		}
-		r.add(v)
+		r.add(s.Virtual)
 	}
 	return r.result()
 }
 
-// An ipvsScheduler is a scheduler of IPVS. byPort is set if it hashes the client's port with the address.
-type ipvsScheduler struct {
-	name   string
-	byPort bool
+// An ipvsService is a virtual service with its scheduler. byPort is set if that hashes the client's port with the address.
+type ipvsService struct {
+	*Virtual
+	scheduler string
+	byPort    bool
 }
 
 type ipvs struct {
 	reading
-	virtuals   map[string]*Virtual // virtual services, keyed by protocol and the address as written
-	schedulers map[*Virtual]ipvsScheduler
-	lost       map[string]bool // virtual services that cannot be converted, keyed like virtuals
-	order      []*Virtual
+	virtuals map[string]*Virtual // virtual services, keyed by protocol and the address as written
+	lost     map[string]bool     // virtual services that cannot be converted, keyed like virtuals
+	order    []ipvsService
 }
 
 // ipvsProtocols maps the options that introduce a virtual service to its protocol; "" for a firewall mark.
@@ -120,9 +119,8 @@ func (r *ipvs) service(line int, words []string) {
 		r.described(len(v.Ports) > 0)
 	}
 	if key != "" && len(v.Ports) > 0 && r.virtuals[key] == nil {
-		r.schedulers[v] = ipvsScheduler{scheduler, byPort}
 		r.virtuals[key] = v
-		r.order = append(r.order, v)
+		r.order = append(r.order, ipvsService{v, scheduler, byPort})
 	}
 }
 

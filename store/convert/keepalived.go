@@ -1,7 +1,6 @@
 package convert
 
 import (
-	"maps"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -251,34 +250,14 @@ func (r *keepalived) virtual(s statement) {
 	if k.delayLine > 0 && !slices.ContainsFunc(k.checks, func(c checked) bool { return c.check != nil }) {
 		r.lose(v, k.delayLine, "delay_loop has no counterpart: no server is checked")
 	}
-	for i, port := range portsOf(frontends) { // if there is none, a loss has it
-		one := *v
-		one.ExternalIPs, one.Ports = addrsAt(frontends, port), []Port{{Protocol: protocol, Port: port}}
-		one.Name = r.name("v-" + one.ExternalIPs[0].String() + "-" + strconv.Itoa(int(port)) + "-" + protocol)
-		one.Annotations, one.Losses = maps.Clone(v.Annotations), nil
-		if i == 0 {
-			one.Losses = v.Losses
-		}
-		r.check(&one, k.checks)
-		r.add(&one)
+	ports, addrs := addressesByPort(frontends)
+	for i, port := range ports { // if there is none, a loss has it
+		name := "v-" + addrs[port][0].String() + "-" + strconv.Itoa(int(port)) + "-" + protocol
+		one := v.part(i, r.name(name), []Port{{Protocol: protocol, Port: port}})
+		one.ExternalIPs = addrs[port]
+		r.check(one, k.checks)
+		r.add(one)
 	}
-}
-
-// portsOf returns the distinct ports of some frontends. addrsAt returns the distinct addresses of the frontends with a given port.
-func portsOf(frontends []netip.AddrPort) (ports []uint16) {
-	for _, f := range frontends {
-		ports = addOnce(ports, f.Port())
-	}
-	return ports
-}
-
-func addrsAt(frontends []netip.AddrPort, port uint16) (addrs []netip.Addr) {
-	for _, f := range frontends {
-		if f.Port() == port {
-			addrs = addOnce(addrs, f.Addr())
-		}
-	}
-	return addrs
 }
 
 // frontends returns the addresses and ports of a virtual server.

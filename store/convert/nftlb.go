@@ -360,12 +360,9 @@ func (r *nftlb) publish(v *Virtual, name string, fronts []nftlbFrontend) {
 			made[i].ExternalIPs = addOnce(made[i].ExternalIPs, f.addr)
 			continue
 		}
-		one := *v
-		one.Name, one.ExternalIPs, one.Ports = r.name(name), []netip.Addr{f.addr}, f.ports
-		if len(made) > 0 {
-			one.Losses = nil
-		}
-		made = append(made, &one)
+		one := v.part(len(made), r.name(name), f.ports)
+		one.ExternalIPs = []netip.Addr{f.addr}
+		made = append(made, one)
 	}
 	for _, one := range made {
 		r.add(one)

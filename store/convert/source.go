@@ -260,6 +260,26 @@ func (r *reading) add(v *Virtual) {
 	r.out.Virtuals = append(r.out.Virtuals, v)
 }
 
+// addressesByPort returns the distinct ports of some frontends, and the distinct addresses at each of them, both in the order of the frontends.
+func addressesByPort(frontends []netip.AddrPort) (ports []uint16, addrs map[uint16][]netip.Addr) {
+	addrs = map[uint16][]netip.Addr{}
+	for _, f := range frontends {
+		ports = addOnce(ports, f.Port())
+		addrs[f.Port()] = addOnce(addrs[f.Port()], f.Addr())
+	}
+	return ports, addrs
+}
+
+// part returns the n-th of several Services, from 0, that a virtual service becomes. The first one has the losses.
+func (v *Virtual) part(n int, name string, ports []Port) *Virtual {
+	one := *v
+	one.Name, one.Ports, one.Annotations = name, ports, maps.Clone(v.Annotations)
+	if n > 0 {
+		one.Losses = nil
+	}
+	return &one
+}
+
 func (v *Virtual) addressOf(six bool) netip.Addr {
 	for _, addr := range v.ExternalIPs {
 		if addr.Is6() == six {

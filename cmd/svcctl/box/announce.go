@@ -24,6 +24,7 @@ import (
 	"svcctl.io/svcctl/cmd/svcctl/cli"
 	"svcctl.io/svcctl/cmd/svcctl/output"
 	"svcctl.io/svcctl/cmd/svcctl/settings"
+	"svcctl.io/svcctl/store/object"
 )
 
 // defaultAnnounceDir is the runtime directory of the announcer: RuntimeDirectory= of svcctl-announce.service.
@@ -415,18 +416,14 @@ func attributesOf(v *cli.Verb, b *announce.BGP) error {
 			b.Attributes.Communities = append(b.Attributes.Communities, named)
 			continue
 		}
-		parts := strings.Split(text, ":")
-		bits := map[int]int{2: 16, 3: 32}[len(parts)]
-		var numbers []uint32
-		for _, part := range parts {
-			if n, err := strconv.ParseUint(part, 10, max(bits, 1)); err == nil {
-				numbers = append(numbers, uint32(n))
-			}
+		form := text
+		if strings.Count(text, ":") != 1 {
+			form = "large:" + text
 		}
-		switch {
-		case bits == 0 || len(numbers) != len(parts):
+		switch numbers, err := object.ParseCommunity(form); {
+		case err != nil:
 			return cli.Usagef("--community %q: want 64512:100 with numbers up to 65535, 64512:1:2 with numbers up to 4294967295, no-export, no-advertise, no-peer or blackhole", text)
-		case len(parts) == 2:
+		case len(numbers) == 2:
 			b.Attributes.Communities = append(b.Attributes.Communities, numbers[0]<<16|numbers[1])
 		default:
 			b.Attributes.Large = append(b.Attributes.Large, bgp.LargeCommunity(numbers))
