@@ -145,6 +145,22 @@ func Test263_neighbors_find_addresses_on_their_segment(t *testing.T) {
 	})
 }
 
+// Addresses of all pools are announced on a segment, however many pools there are.
+func Test1170_many_pools_of_IPv6(t *testing.T) {
+	pools := []string{"192.0.2.100-192.0.2.131", "2001:db8::100-2001:db8::131", "198.51.100.0/28", "2001:db8:198::/124"}
+	for i := range 50 {
+		pools = append(pools, fmt.Sprintf("2001:db8:199::%x00/124", i+1))
+	}
+	b := newBox(t, flags{"load-balancer-pool": pools})
+	b.write("web.yaml", b.announcedDocuments())
+	b.svcctl.Start()
+	b.svcctl.Announcer().Launch()
+	b.each(t, func(t *testing.T, b *box, f family) {
+		b.becomes(t, f.segmentVIP(1), "l2 ext0 announced")
+		b.isAnswered(t, "beside 50 pools", f, f.segmentVIP(1), macInside(t, b.GW1, "ext0"))
+	})
+}
+
 // macInside is the Ethernet address of an interface of a host.
 func macInside(t testing.TB, h *netlab.Host, ifname string) string {
 	t.Helper()

@@ -322,9 +322,10 @@ func (g *groups) leave(group netip.Addr) {
 	}
 }
 
-// maxFilterPrefixes is the maximum number of prefixes in a BPF program, because each prefix adds a few instructions for every frame. With
-// more prefixes the program passes all frames.
-const maxFilterPrefixes = 64
+// maxFilterBits limits the number of prefixes in a BPF program, times the bits of their addresses: 64 of IPv4, or 16 of IPv6. The kernel charges a
+// program to the socket's option memory, and programs near 20 KiB are refused (see groupsOfSocket): they have 18 prefixes of IPv6. With more
+// prefixes the program passes all frames.
+const maxFilterBits = 64 * 32
 
 // Offsets of fields in an Ethernet frame, in bytes.
 const (
@@ -356,36 +357,35 @@ func filter(prefixes []netip.Prefix, v6 bool) ([]bpf.RawInstruction, error) {
 	if len(of) == 0 {
 		return bpf.Assemble([]bpf.Instruction{bpf.RetConstant{Val: 0}})
 	}
-	var common [][]condition
-	var at []uint32
+	common, at := []condition{{offEtherType - 2, 0xffff, etherARP}}, []uint32{offARPTarget, offARPSender}
 	if v6 {
-		at = []uint32{offNDPTarget, offSource}
-		for _, kind := range []uint32{solicitation, advertisement} {
-			common = append(common, []condition{
-				{offEtherType - 2, 0xffff, etherIPv6}, {offNextHeader - 3, 0xff, protoICMPv6}, {offHopLimit - 3, 0xff, hopLimit}, {offICMPType, 0xff << 24, kind << 24},
-			})
+		common = []condition{
+			{offEtherType - 2, 0xffff, etherIPv6}, {offNextHeader - 3, 0xff, protoICMPv6}, {offHopLimit - 3, 0xff, hopLimit},
+			{offICMPType, 0xf0 << 24, solicitation & 0xf0 << 24}, // both types, and some that are rare with this hop limit
 		}
-	} else {
-		at = []uint32{offARPTarget, offARPSender}
-		common = [][]condition{{{offEtherType - 2, 0xffff, etherARP}}}
+		at = []uint32{offNDPTarget, offSource}
 	}
-	if len(of) > maxFilterPrefixes {
+	if len(of)*of[0].Addr().BitLen() > maxFilterBits {
 		of = []netip.Prefix{netip.PrefixFrom(of[0].Addr(), 0).Masked()}
 	}
 	var program []bpf.Instruction
-	for _, kind := range common {
-		for _, p := range of {
-			for _, offset := range at {
-				all := append(kind[:len(kind):len(kind)], inPrefix(offset, p)...)
-				for i, c := range all {
-					next := uint8(3*(len(all)-i-1) + 1) // behind the end of these conditions
-					program = append(program,
-						bpf.LoadAbsolute{Off: c.offset, Size: 4},
-						bpf.ALUOpConstant{Op: bpf.ALUOpAnd, Val: c.mask},
-						bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: c.value, SkipTrue: next})
-				}
-				program = append(program, bpf.RetConstant{Val: snapLen})
+	compare := func(c condition, test bpf.JumpTest, skip int) {
+		program = append(program,
+			bpf.LoadAbsolute{Off: c.offset, Size: 4},
+			bpf.ALUOpConstant{Op: bpf.ALUOpAnd, Val: c.mask},
+			bpf.JumpIf{Cond: test, Val: c.value, SkipTrue: uint8(skip)})
+	}
+	for _, c := range common {
+		compare(c, bpf.JumpEqual, 1)
+		program = append(program, bpf.RetConstant{Val: 0})
+	}
+	for _, p := range of {
+		for _, offset := range at {
+			all := inPrefix(offset, p)
+			for i, c := range all {
+				compare(c, bpf.JumpNotEqual, 3*(len(all)-i-1)+1) // behind the end of these conditions
 			}
+			program = append(program, bpf.RetConstant{Val: snapLen})
 		}
 	}
 	return bpf.Assemble(append(program, bpf.RetConstant{Val: 0}))
