@@ -483,6 +483,8 @@ func (l *allocator) outside(svc *object.Service, owner Owner) []note {
 			add(annotation.Field(internal), "%s lies in no internal load balancer pool (%s) and is not served: add the pool with --load-balancer-internal-pool", addr, orNone(l.pools.Internal()))
 		case !l.pools.Contains(addr):
 			add("spec.loadBalancerIP", "%s lies in no load balancer pool (%s); the Service keeps it until it asks for another one", addr, poolsText(l.pools))
+		case internal == "" && l.pools.IsInternal(addr) && !slices.ContainsFunc(askedIngress(svc), func(a asked) bool { return a.addr == addr }):
+			add("spec.loadBalancerIP", "%s lies in an internal load balancer pool, and only internal clients reach it; the Service keeps it until it asks for another one", addr)
 		}
 	}
 	return notes

@@ -103,3 +103,28 @@ func TestInternalPoolThatMoves(t *testing.T) {
 	}
 	b.wantProblems()
 }
+
+// A load balancer that is not internal keeps its address when the pool becomes internal. As others lose it by that, it is reported, unless the
+// Service names the address.
+func Test1171_pool_that_becomes_internal(t *testing.T) {
+	b := newBox(t, func(c *Config) { c.Pools = []alloc.Pool{pool("10.20.0.1", "10.20.0.9")} })
+	b.apply("a.yaml", "a {"+openService+"}")
+	b.apply("b.yaml", "b {type: LoadBalancer, loadBalancerIP: 10.20.0.9}")
+	had := b.ingress("a")
+	problem := "Service default/a: spec.loadBalancerIP: " + had + " lies in an internal load balancer pool, and only internal clients reach it"
+	if changed, err := b.s.SetPools([]alloc.Pool{internalPool("10.20.0.1", "10.20.0.9")}); !changed || err != nil {
+		t.Fatal(changed, err)
+	}
+	b.wantProblems(problem)
+	b.cfg.Pools = []alloc.Pool{internalPool("10.20.0.1", "10.20.0.9")}
+	b.restart()
+	b.sync()
+	b.wantProblems(problem)
+	if b.ingress("a") != had || b.ingress("b") != "10.20.0.9" {
+		t.Errorf("a had %s, has %s; b has %s", had, b.ingress("a"), b.ingress("b"))
+	}
+	if _, err := b.s.SetPools([]alloc.Pool{pool("10.20.0.1", "10.20.0.9")}); err != nil {
+		t.Fatal(err)
+	}
+	b.wantProblems()
+}

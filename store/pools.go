@@ -275,21 +275,20 @@ func (s *Store) freed() (refs []object.Ref) {
 }
 
 // concerned returns the Services that a change of the pools may affect: those that wait, those with an address that lies in another pool
-// than before or in none, and those without an address of one of their families.
+// than before, in one of the other kind (Internal) or in none, and those without an address of one of their families.
 func (s *Store) concerned(before, now []alloc.Pool) []object.Ref {
-	nameIn := func(pools []alloc.Pool, addr netip.Addr) (string, bool) {
-		i := slices.IndexFunc(pools, func(p alloc.Pool) bool { return p.Contains(addr) })
-		if i < 0 {
-			return "", false
+	poolIn := func(pools []alloc.Pool, addr netip.Addr) (pool alloc.Pool, found bool) {
+		if i := slices.IndexFunc(pools, func(p alloc.Pool) bool { return p.Contains(addr) }); i >= 0 {
+			return pools[i], true
 		}
-		return pools[i].Name, true
+		return pool, false
 	}
 	refs := map[object.Ref]struct{}{}
 	maps.Copy(refs, s.outcomes.waiting)
 	for addr, owners := range s.allocator.pools.Holders() {
-		was, wasIn := nameIn(before, addr)
-		is, isIn := nameIn(now, addr)
-		moved := was != is || wasIn != isIn || !isIn // the message of one that lies in none has the pools
+		was, wasIn := poolIn(before, addr)
+		is, isIn := poolIn(now, addr)
+		moved := was.Name != is.Name || was.Internal != is.Internal || wasIn != isIn || !isIn // the message of one that lies in none has the pools
 		for _, owner := range owners {
 			ref := object.ServiceRef(owner)
 			if r := s.table.get(ref); r != nil && (moved || s.lacksIngress(r.Object.(*object.Service))) {
