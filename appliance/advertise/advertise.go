@@ -295,7 +295,7 @@ func (p *Plan) Advertised(addr netip.Addr, labels map[string]string, ready bool)
 func keyOf(o object.Object) string { return o.GetMeta().Namespace + "/" + o.GetMeta().Name }
 
 // compareRank orders pools by preference: first those restricted to certain Services, then those from flags, then all others. Within a
-// class, pools are in ascending order of priority number, with 0 last.
+// class, pools are in ascending order of priority number, with 0 last, and of equal numbers by name.
 func compareRank(a, b alloc.Pool) int {
 	rank := func(p alloc.Pool) (class, priority int) {
 		switch audience := p.For; {
@@ -315,7 +315,7 @@ func compareRank(a, b alloc.Pool) int {
 	}
 	classA, priorityA := rank(a)
 	classB, priorityB := rank(b)
-	return cmp.Or(cmp.Compare(classA, classB), cmp.Compare(priorityA, priorityB))
+	return cmp.Or(cmp.Compare(classA, classB), cmp.Compare(priorityA, priorityB), strings.Compare(a.Name, b.Name))
 }
 
 const (
@@ -443,10 +443,12 @@ func (p *planner) addProfile(o *object.BGPPeer, c *wire.PeerConfig) bool {
 }
 
 // makePools sets Plan.Pools to the pools from flags and objects, sorted by compareRank. A pool is left out as a whole if one of its ranges
-// overlaps another pool or a range of cluster IPs.
+// overlaps an older pool or a range of cluster IPs.
 func (p *planner) makePools() {
 	p.Pools = slices.Clone(p.box.Pools)
-	for _, o := range p.objects.Pools {
+	for _, o := range slices.SortedStableFunc(slices.Values(p.objects.Pools), func(a, b *object.IPAddressPool) int {
+		return cmp.Or(a.Metadata.CreationTimestamp, &time.Time{}).Compare(*cmp.Or(b.Metadata.CreationTimestamp, &time.Time{}))
+	}) {
 		ranges, ok := p.rangesOf(o)
 		if !ok {
 			continue

@@ -161,6 +161,23 @@ func TestAdvertised(t *testing.T) {
 	}
 }
 
+// A pool that comes later and overlaps one that is in use is refused, whatever its name; pools stay ordered by their names.
+func Test1172_older_pool_stays_in_use(t *testing.T) {
+	var objects Objects
+	for i, name := range []string{"aaa", "aab", "lan"} { // as the store lists them
+		born := time.Unix(1000-int64(i), 0)
+		objects.Pools = append(objects.Pools, &object.IPAddressPool{
+			TypeMeta: object.TypeMeta{Kind: object.KindIPAddressPool}, Metadata: object.ObjectMeta{Namespace: "m", Name: name, CreationTimestamp: &born},
+			Spec: object.IPAddressPoolSpec{Addresses: []string{[]string{"192.0.2.8/30", "198.51.100.0/30", "192.0.2.0/28"}[i]}},
+		})
+	}
+	p := Compile(&objects, &Box{})
+	says(t, p, "IPAddressPool aaa spec.addresses[0]: 192.0.2.8/30 overlaps the IPAddressPool m/lan")
+	if len(p.Pools) != 2 || p.Pools[0].Name != "m/aab" || p.Pools[1].Name != "m/lan" {
+		t.Errorf("the pools are %v", p.Pools)
+	}
+}
+
 // What a pool cannot be is named, and the others are used.
 func TestPools(t *testing.T) {
 	p := compile(t, lan, "IPAddressPool m/twice: {addresses: [10.0.0.0/24, 192.0.2.40/32]}", "IPAddressPool m/own: {addresses: [10.0.0.0/24, 10.0.0.7-10.0.0.8]}",
@@ -176,8 +193,8 @@ func TestPools(t *testing.T) {
 		order = append(order, fmt.Sprintf("%s %s %t", pool.Name, pool, pool.OnRequest && pool.AvoidEnds))
 	}
 	want := []string{
-		"m/first 203.0.113.32-203.0.113.47 false", "m/later 203.0.113.16-203.0.113.31 false", " 198.51.100.0-198.51.100.15 false", "m/lan 192.0.2.0-192.0.2.15 false",
-		"m/lan 192.0.2.32-192.0.2.40 false", "m/lan 2001:db8::-2001:db8::f false", "m/asked 203.0.113.0-203.0.113.15 true",
+		"m/first 203.0.113.32-203.0.113.47 false", "m/later 203.0.113.16-203.0.113.31 false", " 198.51.100.0-198.51.100.15 false", "m/asked 203.0.113.0-203.0.113.15 true",
+		"m/lan 192.0.2.0-192.0.2.15 false", "m/lan 192.0.2.32-192.0.2.40 false", "m/lan 2001:db8::-2001:db8::f false",
 	}
 	if !slices.Equal(order, want) {
 		t.Errorf("pools are\n%s\nwant\n%s", strings.Join(order, "\n"), strings.Join(want, "\n"))
