@@ -354,9 +354,6 @@ func filter(prefixes []netip.Prefix, v6 bool) ([]bpf.RawInstruction, error) {
 			of = append(of, p.Masked())
 		}
 	}
-	if len(of) == 0 {
-		return bpf.Assemble([]bpf.Instruction{bpf.RetConstant{Val: 0}})
-	}
 	common, at := []condition{{offEtherType - 2, 0xffff, etherARP}}, []uint32{offARPTarget, offARPSender}
 	if v6 {
 		common = []condition{
@@ -365,7 +362,7 @@ func filter(prefixes []netip.Prefix, v6 bool) ([]bpf.RawInstruction, error) {
 		}
 		at = []uint32{offNDPTarget, offSource}
 	}
-	if len(of)*of[0].Addr().BitLen() > maxFilterBits {
+	if len(of) > 0 && len(of)*of[0].Addr().BitLen() > maxFilterBits {
 		of = []netip.Prefix{netip.PrefixFrom(of[0].Addr(), 0).Masked()}
 	}
 	var program []bpf.Instruction
