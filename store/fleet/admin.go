@@ -422,8 +422,8 @@ func (c *Config) restored(ops []operation, have map[string][]byte) (all []operat
 
 // everything reads the newest head and all objects in etcd. A bundle that is not applied yet is applied first.
 func (e *member) everything(ctx context.Context) (now *head, have map[string][]byte, c *content, err error) {
-	for applied := false; !applied; applied = now.Bundle == "" {
-		if err = e.applyBundleOf(ctx, now); err == nil { // at first there is none
+	for now == nil || now.Bundle != "" {
+		if err = e.applyBundleOf(ctx, now); err == nil { // now is nil in the first round
 			now, _, err = e.askHead(ctx)
 		}
 		switch {
