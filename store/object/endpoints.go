@@ -48,33 +48,34 @@ const (
 	overCapacityTruncated  = "truncated"
 )
 
-// Fill sets the subsets of the object from the endpoints of EndpointSlices: a subset for each set of ports, in the order of its first slice. Beyond
+// Fill gives an object without subsets those of the endpoints of EndpointSlices: one for each set of ports, in the order of its first slice. Beyond
 // 1,000 addresses, of which ready ones come first, it truncates. A terminating endpoint that is not ready is left out. If once is set, no list has an
 // address twice.
 func (o *Endpoints) Fill(parts []*EndpointSlice, once bool) {
-	o.Subsets = nil
-	subsets, byPorts := make([]int, len(parts)), map[string]int{}
-	for i, part := range parts {
-		ports := slices.Clone(part.Ports)
-		for j := range ports {
-			if Deref(ports[j].Name) == "" {
-				ports[j].Name = nil
-			}
-		}
-		key, _ := json.Marshal(ports) // text and numbers: it cannot fail
-		if _, there := byPorts[string(key)]; !there {
-			byPorts[string(key)] = len(o.Subsets)
-			o.Subsets = append(o.Subsets, EndpointSubset{Ports: ports})
-		}
-		subsets[i] = byPorts[string(key)]
-	}
 	type place struct {
-		list *[]EndpointAddress
-		ip   string
+		subset int
+		ready  bool
+		ip     string
 	}
-	seen, left := map[place]bool{}, MaxEndpointsAddresses
+	seen, byPorts, left := map[place]bool{}, map[string]int{}, MaxEndpointsAddresses
+	var subsets []int // of the parts
+fill:
 	for _, ready := range []bool{true, false} {
 		for i, part := range parts {
+			if ready {
+				ports := slices.Clone(part.Ports)
+				for j := range ports {
+					if Deref(ports[j].Name) == "" {
+						ports[j].Name = nil
+					}
+				}
+				key, _ := json.Marshal(ports) // text and numbers: it cannot fail
+				if _, there := byPorts[string(key)]; !there {
+					byPorts[string(key)] = len(o.Subsets)
+					o.Subsets = append(o.Subsets, EndpointSubset{Ports: ports})
+				}
+				subsets = append(subsets, byPorts[string(key)])
+			}
 			list := &o.Subsets[subsets[i]].NotReadyAddresses
 			if ready {
 				list = &o.Subsets[subsets[i]].Addresses
@@ -82,16 +83,16 @@ func (o *Endpoints) Fill(parts []*EndpointSlice, once bool) {
 			for j := range part.Endpoints {
 				e := &part.Endpoints[j]
 				isReady := e.Conditions.Ready == nil || *e.Conditions.Ready
-				if len(e.Addresses) == 0 || isReady != ready || !isReady && Deref(e.Conditions.Terminating) || seen[place{list, e.Addresses[0]}] {
+				if len(e.Addresses) == 0 || isReady != ready || !isReady && Deref(e.Conditions.Terminating) || seen[place{subsets[i], ready, e.Addresses[0]}] {
 					continue
 				}
 				if left == 0 {
 					o.Metadata.Annotations = map[string]string{AnnotationOverCapacity: overCapacityTruncated}
-					break
+					break fill
 				}
 				left--
 				if once {
-					seen[place{list, e.Addresses[0]}] = true
+					seen[place{subsets[i], ready, e.Addresses[0]}] = true
 				}
 				*list = append(*list, EndpointAddress{IP: e.Addresses[0], Hostname: Deref(e.Hostname), NodeName: e.NodeName, TargetRef: e.TargetRef})
 			}
