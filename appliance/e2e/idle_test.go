@@ -80,11 +80,16 @@ func Test211_idle_connections_end(t *testing.T) {
 		hears := open(t, b.IN, idles.at(f, 9000))
 		server := <-servers
 		active, other := open(t, b.IN, idles.at(f, 80)), open(t, b.IN, stays.at(f, 80))
+		used := time.Now()
 		for _, c := range []*netlab.Conn{silent, byNodePort, hears} {
 			b.forgotten(t, f, "tcp", c.Local, func() {
-				if err := active.Echo("still here", patiently); err != nil {
+				late := time.Since(used) >= idleSeconds*time.Second // on a busy machine
+				if err := active.Echo("still here", patiently); err != nil && !late {
 					t.Fatalf("%s, a connection that is used: %v", f, err)
+				} else if err != nil {
+					active = open(t, b.IN, idles.at(f, 80))
 				}
+				used = time.Now()
 			})
 		}
 		for what, c := range map[string]*netlab.Conn{"cluster IP": silent, "node port": byNodePort} {

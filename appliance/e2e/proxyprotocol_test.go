@@ -133,9 +133,18 @@ func dial(t *testing.T, from *netlab.Host, to netip.AddrPort) net.Conn {
 }
 
 // dialFrom is dial from one of the host's addresses; the zero Addr: the kernel chooses.
-func dialFrom(t *testing.T, from *netlab.Host, source netip.Addr, to netip.AddrPort) (c net.Conn) {
+func dialFrom(t *testing.T, from *netlab.Host, source netip.Addr, to netip.AddrPort) net.Conn {
 	t.Helper()
-	err := from.Do(func() (err error) {
+	c, err := dialTCP(from, source, to)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// dialTCP is dialFrom, and may fail.
+func dialTCP(from *netlab.Host, source netip.Addr, to netip.AddrPort) (c net.Conn, err error) {
+	err = from.Do(func() (err error) {
 		dialer := net.Dialer{Timeout: time.Minute}
 		if source.IsValid() {
 			dialer.LocalAddr = net.TCPAddrFromAddrPort(netip.AddrPortFrom(source, 0))
@@ -145,10 +154,7 @@ func dialFrom(t *testing.T, from *netlab.Host, source netip.Addr, to netip.AddrP
 		}
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return c
+	return c, err
 }
 
 // get is the body of the answer to a request over HTTP.
