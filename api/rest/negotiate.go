@@ -49,7 +49,7 @@ func (f form) metaAPIVersion() string { return "meta.k8s.io/" + f.metaVersion }
 // negotiate returns the form of the response to a request: the client's most preferred one that is supported. If there is none, the error is 406 Not
 // Acceptable.
 func negotiate(r *http.Request, query url.Values, verb string) (form, error) {
-	f, ok := form{}, len(r.Header.Values("Accept")) == 0
+	f, ok := form{}, r.Header.Get("Accept") == ""
 	if !ok {
 		for _, c := range parseAccept(r.Header.Values("Accept")) {
 			if f, ok = formOf(c, verb); ok {

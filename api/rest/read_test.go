@@ -216,6 +216,9 @@ func TestForms(t *testing.T) {
 			t.Errorf("%s as %s: %d %s", test.path, test.accept, answer.Code, answer.Body)
 		}
 	}
+	if empty := w.ask("GET", "/api/v1/namespaces/default/services/web", "Accept: "); empty.Code != http.StatusOK {
+		t.Errorf("an empty Accept, which is as none for Kubernetes: %d %s", empty.Code, empty.Body)
+	}
 	curl := w.ask("GET", "/api/v1/namespaces/default/services/web", "User-Agent: curl/8.0")
 	if !strings.HasPrefix(curl.Body.String(), "{\n") {
 		t.Errorf("curl got %s", curl.Body)

@@ -77,6 +77,27 @@ func TestBodiesThatDrip(t *testing.T) {
 	}
 }
 
+// An invalid body is the fault of the client, not of the endpoint.
+func Test1167_invalid_chunks(t *testing.T) {
+	l := start(t, time.Minute, func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/drop" {
+			panic(http.ErrAbortHandler)
+		}
+		told(w, r)
+	})
+	for range 20 {
+		if res, body := l.says("POST /drop HTTP/1.1\r\nHost: a\r\nContent-Length: 200000\r\n\r\n" + strings.Repeat("x", 200_000)); res.StatusCode != http.StatusBadGateway {
+			t.Errorf("an endpoint that fails: %s %s", res.Status, body)
+		}
+	}
+	for _, chunks := range []string{"0x4\r\nabcd\r\n0\r\n\r\n", "fffffffffffffffff\r\nabcd\r\n", "4\r\nabcdefgh\r\n0\r\n\r\n"} {
+		res, body := l.says("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n" + chunks)
+		if res.StatusCode != http.StatusBadRequest || !res.Close || !strings.Contains(body, "the body of the request is invalid") {
+			t.Errorf("%q: %s %s", chunks, res.Status, body)
+		}
+	}
+}
+
 // Whatever a client says of itself in a name that servers may take for one of ours does not reach an endpoint.
 func TestHeadersThatNameTheClient(t *testing.T) {
 	l := start(t, time.Minute, told)

@@ -374,7 +374,8 @@ func (transport) RoundTrip(r *http.Request) (*http.Response, error) {
 
 // failed responds to the client if the endpoint did not respond to its request. The status depends on err.
 func (p *Proxy) failed(w http.ResponseWriter, r *http.Request, err error) {
-	if body, is := r.Context().Value(bodyKey{}).(*timedBody); is && body.slow.Load() { // net/http has ended the context for it
+	body, timed := r.Context().Value(bodyKey{}).(*timedBody)
+	if timed && body.slow.Load() { // net/http has ended the context for it
 		http.Error(w, "svcctl: "+errSlowBody.Error(), http.StatusRequestTimeout)
 		return
 	}
@@ -386,6 +387,8 @@ func (p *Proxy) failed(w http.ResponseWriter, r *http.Request, err error) {
 		status, text = e.Status, "no endpoint took the request"
 	} else if e, is := errors.AsType[net.Error](err); is && e.Timeout() {
 		status, text = http.StatusGatewayTimeout, "the endpoint did not answer in time"
+	} else if timed && body.invalid.Load() {
+		status, text = http.StatusBadRequest, "the body of the request is invalid"
 	}
 	r.Context().Value(sessionKey{}).(*session).endIfOutdated(w.Header())
 	p.log.Debug("a request is refused", "status", status, "err", err)
@@ -429,7 +432,7 @@ const (
 var errSlowBody = errors.New("the body of the request came too slowly")
 
 // timedBody is the body of a request, with a minimum rate at which the client must send it. Only one goroutine may read it. slow is set once the
-// client was too slow.
+// client was too slow, invalid once the body could not be read for another reason, as invalid chunks.
 type timedBody struct {
 	io.ReadCloser
 	control *http.ResponseController
@@ -437,6 +440,7 @@ type timedBody struct {
 	waited  time.Duration
 	came    int64
 	slow    atomic.Bool
+	invalid atomic.Bool
 }
 
 func (b *timedBody) Read(buf []byte) (int, error) {
@@ -454,6 +458,8 @@ func (b *timedBody) Read(buf []byte) (int, error) {
 		return n, errSlowBody
 	case err == io.EOF: // the answer may take longer; else the server discards the rest in this time
 		_ = b.control.SetReadDeadline(time.Time{})
+	case err != nil && !errors.Is(err, http.ErrBodyReadAfterClose): // that one follows a failure of the endpoint
+		b.invalid.Store(true)
 	}
 	return n, err
 }
