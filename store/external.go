@@ -262,8 +262,8 @@ func (c *change) keepsIngress(l *allocator, addr netip.Addr) bool {
 	case !c.request.Internal && before != nil && annotation.InternalOf(before).Key != "" && l.pools.IsInternal(addr):
 		return slices.Contains(c.request.Requested, addr) // it is internal no more
 	}
-	if pool, inPool := l.pools.NameOf(addr); c.request.Pool != "" && inPool && !c.request.Names(pool) {
-		return false // it asks for another pool by now
+	if l.pools.Elsewhere(addr, &c.request) && l.pools.Suits(addr.Is4(), &c.request) {
+		return false // it asks for another pool by now; if there is none of that name, a pool may be being renamed
 	}
 	if c.asks(family) {
 		return slices.Contains(c.request.Requested, addr)
@@ -351,8 +351,11 @@ func (c *change) takeAnyIngress(t *transaction) error {
 		return nil
 	}
 	for _, family := range svc.Spec.IPFamilies {
-		has := slices.ContainsFunc(c.ingress, func(addr netip.Addr) bool { return object.FamilyOf(addr) == family })
-		if has || c.asks(family) {
+		has := slices.IndexFunc(c.ingress, func(addr netip.Addr) bool { return object.FamilyOf(addr) == family })
+		if has >= 0 && l.pools.Elsewhere(c.ingress[has], &c.request) {
+			c.wait("spec.type", c.noPool("load balancer pool", family))
+		}
+		if has >= 0 || c.asks(family) {
 			continue
 		}
 		ipv4 := family == object.IPv4
