@@ -251,8 +251,8 @@ func (c *change) keepsIngress(l *allocator, addr netip.Addr) bool {
 	case !c.request.Internal && before != nil && annotation.InternalOf(before).Key != "" && l.pools.IsInternal(addr):
 		return slices.Contains(c.request.Requested, addr) // it is internal no more
 	}
-	if pool, inPool := l.pools.NameOf(addr); c.request.Pool != "" && inPool && !c.request.Names(pool) {
-		return false // it asks for another pool by now
+	if l.pools.Elsewhere(addr, &c.request) && l.pools.Suits(addr.Is4(), &c.request) {
+		return false // it asks for another pool by now; if there is none of that name, a pool may be being renamed
 	}
 	if asked := ofFamily(c.request.Requested, family); len(asked) > 0 {
 		return slices.Contains(asked, addr)
@@ -330,7 +330,11 @@ func (c *change) takeAnyIngress(t *transaction) error {
 		return nil
 	}
 	for _, family := range svc.Spec.IPFamilies {
-		if len(ofFamily(c.ingress, family))+len(ofFamily(c.request.Requested, family)) > 0 {
+		has := ofFamily(c.ingress, family)
+		if len(has) > 0 && l.pools.Elsewhere(has[0], &c.request) {
+			c.wait("spec.type", c.noPool("load balancer pool", family))
+		}
+		if len(has)+len(ofFamily(c.request.Requested, family)) > 0 {
 			continue
 		}
 		ipv4 := family == object.IPv4

@@ -221,3 +221,38 @@ func TestFullNamedPool(t *testing.T) {
 		t.Errorf("tiny2 has %q when the pool has room", got)
 	}
 }
+
+// A Service that asks for a pool of a name that no pool has keeps its address until there is one: a pool and the annotations of its Services are renamed
+// by one commit of files, and the Services are processed first.
+func Test1173_pool_that_is_renamed(t *testing.T) {
+	named := func(name, first, last string) alloc.Pool {
+		p := pool(first, last)
+		p.Name = name
+		return p
+	}
+	asks := func(pool string) string {
+		return "apiVersion: v1\nkind: Service\nmetadata: {name: a, annotations: {metallb.io/address-pool: " + pool + "}}\nspec: {type: LoadBalancer, ports: [{port: 80}]}\n"
+	}
+	b := newBox(t, func(c *Config) { c.Pools = []alloc.Pool{named("m/lan", "192.0.2.1", "192.0.2.1")} })
+	b.apply("a.yaml", asks("lan"))
+	b.apply("b.yaml", "b {"+openService+"}")
+	b.apply("a.yaml", asks("new"))
+	if b.ingress("a") != "192.0.2.1" || b.ingress("b") != "" {
+		t.Errorf("a %q, b %q: the address was given away", b.ingress("a"), b.ingress("b"))
+	}
+	waits := "Service default/b: spec.type: every IPv4 address of the load balancer pools (192.0.2.1-192.0.2.1) is taken"
+	b.wantProblems("Service default/a: spec.type: there is no load balancer pool of the name new with IPv4 addresses", waits)
+	if _, err := b.s.SetPools([]alloc.Pool{named("m/new", "192.0.2.1", "192.0.2.1")}); err != nil {
+		t.Fatal(err)
+	}
+	b.wantProblems(waits)
+	// A pool of that name elsewhere is where it goes.
+	b.apply("a.yaml", asks("far"))
+	if _, err := b.s.SetPools([]alloc.Pool{named("m/far", "198.51.100.1", "198.51.100.1"), named("m/new", "192.0.2.1", "192.0.2.1")}); err != nil {
+		t.Fatal(err)
+	}
+	if b.ingress("a") != "198.51.100.1" || b.ingress("b") != "192.0.2.1" {
+		t.Errorf("a %q, b %q", b.ingress("a"), b.ingress("b"))
+	}
+	b.wantProblems()
+}

@@ -194,11 +194,11 @@ func (p *Pools) Take(addr netip.Addr, request Request) error {
 
 // suits reports whether a request may get addresses of the pool: it names this pool or none, and p.For includes the Service of the request.
 func (p *Pool) suits(c *Request) bool {
-	return (c.Pool == "" || c.Names(p.Name)) && p.For.Includes(c)
+	return (c.Pool == "" || c.names(p.Name)) && p.For.Includes(c)
 }
 
-// Names reports whether a request asks for the pool with the given name. The request may omit the namespace of a name in the form "namespace/name".
-func (c *Request) Names(pool string) bool {
+// names reports whether a request asks for the pool with the given name. The request may omit the namespace of a name in the form "namespace/name".
+func (c *Request) names(pool string) bool {
 	_, name, _ := strings.Cut(pool, "/")
 	return c.Pool == pool || c.Pool == name && name != ""
 }
@@ -258,12 +258,10 @@ func (p *Pool) first(used *numberSet, owner string, avoid func(netip.Addr) bool)
 	return plus(p.First, n), ok
 }
 
-// NameOf returns the name of the pool that contains an address; false if no pool does.
-func (p *Pools) NameOf(addr netip.Addr) (string, bool) {
-	if pool := p.of(addr); pool != nil {
-		return pool.Name, true
-	}
-	return "", false
+// Elsewhere reports whether an address lies in another pool than the one that a request asks for.
+func (p *Pools) Elsewhere(addr netip.Addr, request *Request) bool {
+	pool := p.of(addr)
+	return pool != nil && request.Pool != "" && !request.names(pool.Name)
 }
 
 // Replace replaces the pools and keeps all allocations. If NewPools refuses the new pools, Replace returns its error and changes nothing.
