@@ -221,12 +221,19 @@ func (e *position) Changes() <-chan struct{} {
 // nothing if the newest head of this box has another modification revision. It also ends the state Lagging.
 func (e *position) caughtUp(read, at int64) {
 	e.mu.Lock()
-	lagged := e.state.Kind == Lagging
 	if e.read != nil && e.read.mod == read {
 		e.watched = max(e.watched, at)
 	}
 	e.mu.Unlock()
-	if lagged {
+	e.ended(Lagging)
+}
+
+// ended records that the reason of a state is gone, if this box is in that state.
+func (e *position) ended(of Kind) {
+	e.mu.Lock()
+	is := e.state.Kind == of
+	e.mu.Unlock()
+	if is {
 		e.note(nil)
 	}
 }

@@ -169,7 +169,7 @@ func (e *presence) renew(ctx context.Context, b *heartbeat) error {
 			e.note(held)
 		}
 		if err == nil {
-			e.noteNamed()
+			e.ended(Namesake)
 			e.mu.Lock()
 			e.lease.holder = writer
 			e.mu.Unlock()
@@ -206,7 +206,7 @@ func (e *presence) renew(ctx context.Context, b *heartbeat) error {
 		return nil
 	}
 	b.named = lease
-	e.noteNamed()
+	e.ended(Namesake)
 	if err := errors.Join(e.claimTurn(ctx, lease, asked, following), e.claimSources(ctx, lease, following), e.keepLeaves(ctx)); err != nil {
 		return err
 	}
@@ -227,16 +227,6 @@ func (e *presence) renew(ctx context.Context, b *heartbeat) error {
 		b.sent = string(text)
 	}
 	return err
-}
-
-// noteNamed records that this box has its name, which ends the state Namesake.
-func (e *presence) noteNamed() {
-	e.mu.Lock()
-	freed := e.state.Kind == Namesake
-	e.mu.Unlock()
-	if freed {
-		e.note(nil)
-	}
 }
 
 // leave revokes the lease of this box, so that its name and turns are free at once, and closes the connections to etcd or to the core box. Leaf boxes
@@ -378,14 +368,10 @@ func (e *presence) handleLeafReport(ctx context.Context, r *LeafReport) error {
 	}
 	mine, _, err := e.claimName(ctx, box, r.Instance, lease, false)
 	switch {
-	case errors.Is(err, rpctypes.ErrLeaseNotFound):
-		e.mu.Lock()
-		if e.leaves.lease == lease {
-			e.leaves.lease = 0 // the next report gets another one
-		}
-		e.mu.Unlock()
-		return e.errUnreachable(err)
 	case err != nil:
+		if errors.Is(err, rpctypes.ErrLeaseNotFound) {
+			e.loseLeafLease(lease)
+		}
 		return e.errUnreachable(err)
 	case !mine || box == e.cfg.Box:
 		return errNamesake
@@ -448,13 +434,18 @@ func (e *presence) keepLeaves(ctx context.Context) error {
 	}
 	gone, err := keepLease(ctx, e.client, lease)
 	if gone {
-		e.mu.Lock()
-		if e.leaves.lease == lease {
-			e.leaves.lease = 0
-		}
-		e.mu.Unlock()
+		e.loseLeafLease(lease)
 	}
 	return err
+}
+
+// loseLeafLease records that the lease of the leaves' names is gone, so that the next report of a leaf gets another one.
+func (e *presence) loseLeafLease(lease clientv3.LeaseID) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.leaves.lease == lease {
+		e.leaves.lease = 0
+	}
 }
 
 // LeafNodes returns the Node objects of the leaves that follow this box, as JSON, by name.
