@@ -51,7 +51,7 @@ func (c changes) inLoop(ctx context.Context, do func(manifest.Files) error) erro
 		return failureOf(do(manifest.Files{}))
 	}
 	done := make(chan error, 1)
-	failed, err := ask(ctx, c.requests.trials, reconcile.TrialAsk{Do: do, Done: done}, done)
+	failed, err := ask(ctx, c.requests.loop, reconcile.Trial(do, done), done)
 	if err != nil {
 		return err
 	}

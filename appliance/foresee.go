@@ -358,7 +358,7 @@ func (p *foreseer) foresee(ctx context.Context, r *rehearsal, moved bool) (f rec
 		wanted.Host = func(facts *node.Facts) reconcile.Host { return p.a.hostFor(&r.cfg, facts) }
 	}
 	done := make(chan reconcile.ForeseeAnswer, 1)
-	answer, err := ask(ctx, p.a.requests.foresees, reconcile.ForeseeAsk{Foresee: wanted, Done: done}, done)
+	answer, err := ask(ctx, p.a.requests.loop, wanted.Request(done), done)
 	if err != nil {
 		return f, err
 	}

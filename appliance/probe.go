@@ -141,26 +141,20 @@ func newSuspicion(answers *traffic.Queries, grants *reconcile.Grants, checks *pa
 	return parts.NewSuspicion(prober.New(prober.Options{Log: log}), always, parts.Lookup{Find: find, Served: grants.Served, Hasten: checks.Hasten}, log)
 }
 
-// requests holds the channels over which requests are sent to the reconcile loop, and the watcher, which must read the manifest directories before
+// requests holds the channel over which requests are sent to the reconcile loop, and the watcher, which must read the manifest directories before
 // some requests.
 type requests struct {
-	watcher  *watch.Watcher // nil if no directory is watched
-	barriers chan chan struct{}
-	releases chan chan wire.Released
-	trials   chan reconcile.TrialAsk
-	foresees chan reconcile.ForeseeAsk
+	watcher *watch.Watcher // nil if no directory is watched
+	loop    chan reconcile.Request
 }
 
 func newRequests(watcher *watch.Watcher) requests {
-	return requests{
-		watcher: watcher, barriers: make(chan chan struct{}), releases: make(chan chan wire.Released),
-		trials: make(chan reconcile.TrialAsk), foresees: make(chan reconcile.ForeseeAsk),
-	}
+	return requests{watcher, make(chan reconcile.Request)}
 }
 
-// inputs returns a copy of in with the request channels and the watcher's snapshots added.
+// inputs returns a copy of in with the request channel and the watcher's snapshots added.
 func (q requests) inputs(in reconcile.Inputs) reconcile.Inputs {
-	in.Barriers, in.Releases, in.Trials, in.Foresees = q.barriers, q.releases, q.trials, q.foresees
+	in.Requests = q.loop
 	if q.watcher != nil {
 		in.Snapshots = q.watcher.Snapshots()
 	}
@@ -220,12 +214,12 @@ func (q requests) rescan(ctx context.Context) error {
 // sync waits until the newest snapshot of the watched directories is in the store.
 func (q requests) sync(ctx context.Context) error {
 	barrier := make(chan struct{})
-	_, err := ask(ctx, q.barriers, barrier, barrier)
+	_, err := ask(ctx, q.loop, reconcile.Barrier(barrier), barrier)
 	return err
 }
 
 // release removes the Services that are no longer in any file and whose removal is held for confirmation.
 func (q requests) release(ctx context.Context) (wire.Released, error) {
 	released := make(chan wire.Released, 1)
-	return ask(ctx, q.releases, released, released)
+	return ask(ctx, q.loop, reconcile.Release(released), released)
 }

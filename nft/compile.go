@@ -313,9 +313,6 @@ func (c *Compiler) Serves(f Family, proto Protocol, at netip.AddrPort) bool {
 	return c.tables[f].hosted[string(frontendKey(proto, at))] > 0
 }
 
-// HasSet reports whether the table of a family has a set or map with the given name.
-func (c *Compiler) HasSet(f Family, name string) bool { return c.tables[f].set(name) != nil }
-
 // fragment holds what one Service port adds to the table of its family. It has more than 15 fields: one for each kind of set, chain or shared object.
 type fragment struct {
 	elements  []placed     // elements of this port only

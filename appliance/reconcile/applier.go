@@ -386,12 +386,8 @@ func (l *Loop) bisect(cause error, forget []nft.ForgetData) (committed, error) {
 		q.wait = min(max(2*q.wait, refusedFirst), refusedLast)
 		q.retryAt = l.opts.Clock().Add(q.wait)
 	}
-	compiler := l.planner.compiler
-	tr := compiler.From(have)
-	for _, f := range forget {
-		if compiler.HasSet(f.Family, f.Set.Name) {
-			tr.Forget = append(tr.Forget, f)
-		}
-	}
-	return l.applier.apply(tr, compiler.From)
+	from := l.planner.compiler.From
+	tr := from(have)
+	tr.Forget = forget // of a map that is left out there is nothing to forget
+	return l.applier.apply(tr, from)
 }

@@ -128,10 +128,7 @@ func (l *Loop) Run(ctx context.Context, in Inputs) error {
 	retry.Stop()
 	for {
 		l.opts.Watchdog.progress()
-		var barrier chan struct{}
-		var release chan wire.Released
-		var trial TrialAsk
-		var foresee ForeseeAsk
+		var request Request
 		select {
 		case <-ctx.Done():
 			return nil
@@ -148,35 +145,18 @@ func (l *Loop) Run(ctx context.Context, in Inputs) error {
 		case list := <-l.listening():
 			l.takeListeners(list)
 		case <-retry.C:
-		case barrier = <-in.Barriers:
-		case release = <-in.Releases:
-		case trial = <-in.Trials:
-		case foresee = <-in.Foresees:
+		case request = <-in.Requests:
 		case l.observed.findings = <-in.Findings:
 		case <-l.opts.Watchdog.asks:
 			continue
 		}
 		l.drain(in)
-		if barrier != nil {
-			l.syncFiles()
-			l.afterFiles(func() { close(barrier) })
-		}
-		var released wire.Released
-		if release != nil {
-			released = l.release()
-		}
-		var asked error
-		if trial.Do != nil {
-			asked = l.askTrial(trial)
+		answer := func() {}
+		if request != nil {
+			answer = request(l)
 		}
 		l.step()
-		if trial.Do != nil {
-			trial.Done <- asked
-		}
-		foresee.answer(l)
-		if release != nil {
-			release <- released
-		}
+		answer()
 		retry.Stop()
 		if wait, needed := l.until(); needed {
 			retry.Reset(wait)
@@ -540,9 +520,27 @@ type Inputs struct {
 	Snapshots <-chan *watch.Snapshot
 	Facts     <-chan node.Facts
 	Changes   <-chan kernel.Change
-	Barriers  <-chan chan struct{}      // the loop closes each channel received, once all earlier snapshots are stored
-	Releases  <-chan chan wire.Released // requests to release held objects; the loop sends the result to the received channel
 	Findings  <-chan []checkup.Finding
-	Trials    <-chan TrialAsk
-	Foresees  <-chan ForeseeAsk // their Done must be buffered, so that the loop does not block
+	Requests  <-chan Request
+}
+
+// Request is a question to the loop, which calls it between two steps. The function that it returns is called after the next step. The channels for
+// answers must be buffered, so that the loop does not block.
+type Request func(*Loop) (answer func())
+
+// Barrier returns the Request to close done once the files of all earlier snapshots are stored.
+func Barrier(done chan<- struct{}) Request {
+	return func(l *Loop) func() {
+		l.syncFiles()
+		l.afterFiles(func() { close(done) })
+		return func() {}
+	}
+}
+
+// Release returns the Request to release held objects. The result is sent to done after the next step.
+func Release(done chan<- wire.Released) Request {
+	return func(l *Loop) func() {
+		released := l.release()
+		return func() { done <- released }
+	}
 }

@@ -300,11 +300,13 @@ func (e unstoredError) Unwrap() error { return e.error }
 // reasonNotConfirmed is the Reason of the problem that a trial was rolled back, and changed files keep their content from before the trial.
 const reasonNotConfirmed = "NotConfirmed"
 
-// TrialAsk requests an operation on a trial of manifests. Between two steps, the loop calls Do with the files of the newest snapshot. It sends the
-// error of Do to Done after the next step.
-type TrialAsk struct {
-	Do   func(files manifest.Files) error
-	Done chan error
+// Trial returns the Request for an operation on a trial of manifests: the loop calls do with the files of the newest snapshot, and sends its error to
+// done after the next step.
+func Trial(do func(files manifest.Files) error, done chan<- error) Request {
+	return func(l *Loop) func() {
+		err := l.askTrial(do)
+		return func() { done <- err }
+	}
 }
 
 // clocks reads the clocks on which deadlines are based.
@@ -315,12 +317,12 @@ func (l *Loop) clocks() deadline.Reading {
 	return deadline.Now()
 }
 
-// askTrial performs the operation on a trial that ask requests.
-func (l *Loop) askTrial(ask TrialAsk) error {
+// askTrial performs an operation on a trial.
+func (l *Loop) askTrial(do func(files manifest.Files) error) error {
 	if l.opts.Watching && l.observed.snapshot == nil {
 		return errors.New(l.waitsFor())
 	}
-	err := ask.Do(l.found())
+	err := do(l.found())
 	if err == nil && l.observed.snapshot != nil {
 		l.observed.unsynced = true // other files may be taken now
 	}

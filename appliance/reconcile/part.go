@@ -287,23 +287,19 @@ type Foreseen struct {
 	Problems []wire.Problem
 }
 
-// ForeseeAsk is a Foresee that is sent to the loop, which answers it between two steps.
-type ForeseeAsk struct {
-	Foresee
-	Done chan<- ForeseeAnswer
-}
-
-// ForeseeAnswer is the answer to a ForeseeAsk.
+// ForeseeAnswer is the answer to a Foresee.
 type ForeseeAnswer struct {
 	Foreseen
 	Err error
 }
 
-// answer computes the answer and sends it to Done. It does nothing if Done is nil.
-func (ask *ForeseeAsk) answer(l *Loop) {
-	if ask.Done != nil {
-		f, err := l.foresee(&ask.Foresee)
-		ask.Done <- ForeseeAnswer{f, err}
+// Request returns the Request whose answer is sent to done after the next step.
+func (ask *Foresee) Request(done chan<- ForeseeAnswer) Request {
+	return func(l *Loop) func() {
+		return func() {
+			f, err := l.foresee(ask)
+			done <- ForeseeAnswer{f, err}
+		}
 	}
 }
 

@@ -55,7 +55,7 @@ type life struct {
 	hosts    *control.HostAddresses
 	facts    chan node.Facts
 	changes  chan kernel.Change
-	releases chan chan wire.Released
+	requests chan reconcile.Request
 }
 
 // kill ends the process in the middle of what it does: nothing outside obeys it any more.
@@ -72,7 +72,7 @@ func (b *box) start() error {
 	cfg := b.config
 	log := slog.New(slog.NewTextHandler(b.log(), nil))
 	ctx, end := context.WithCancel(context.Background())
-	l := &life{ctx: ctx, end: end, facts: make(chan node.Facts, 1), changes: make(chan kernel.Change, 64), releases: make(chan chan wire.Released), grants: reconcile.NewGrants(nil, nil), notifier: newNotifier(), checks: newChecks(b)}
+	l := &life{ctx: ctx, end: end, facts: make(chan node.Facts, 1), changes: make(chan kernel.Change, 64), requests: make(chan reconcile.Request), grants: reconcile.NewGrants(nil, nil), notifier: newNotifier(), checks: newChecks(b)}
 	clock := func() time.Time { return time.Now().Add(b.skew) }
 	settings := cfg.Store()
 	settings.Clock = clock
@@ -149,7 +149,7 @@ func (b *box) start() error {
 	}
 	run(func() error { return watcher.Run(ctx) })
 	run(func() error {
-		return loop.Run(ctx, reconcile.Inputs{Snapshots: watcher.Snapshots(), Facts: l.facts, Changes: l.changes, Releases: l.releases})
+		return loop.Run(ctx, reconcile.Inputs{Snapshots: watcher.Snapshots(), Facts: l.facts, Changes: l.changes, Requests: l.requests})
 	})
 	b.life = l
 	l.done.Go(func() { b.follow(ctx, l) })

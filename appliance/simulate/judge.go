@@ -10,6 +10,7 @@ import (
 
 	"svcctl.io/svcctl/api/wire"
 	"svcctl.io/svcctl/appliance/config"
+	"svcctl.io/svcctl/appliance/reconcile"
 	"svcctl.io/svcctl/appliance/test/judge"
 	"svcctl.io/svcctl/appliance/test/oracle"
 	"svcctl.io/svcctl/nft"
@@ -40,8 +41,8 @@ func (b *box) rest(restart bool) error {
 	}
 	time.Sleep(calm)
 	if b.guarded && b.life.board.Status().HeldRemovals > 0 { // the operator lets them go
-		done := make(chan wire.Released)
-		b.life.releases <- done
+		done := make(chan wire.Released, 1)
+		b.life.requests <- reconcile.Release(done)
 		<-done
 		time.Sleep(calm)
 	}
