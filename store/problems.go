@@ -157,8 +157,12 @@ func (s *Store) addRefusals(errs object.Errors, next object.Object, before *reco
 // warningsOf returns the warnings about a written object for the answer to its client.
 func (s *Store) warningsOf(o object.Object) []string {
 	warnings := object.Warnings(o)
+	foreign := annotation.Foreigners
+	if s.cfg.Rules != nil {
+		foreign = annotation.Unserved // the rules have the others
+	}
 	seen := map[string]bool{}
-	for _, f := range append(annotation.Unserved(o), annotation.Notes(o)...) { // the rules have the others
+	for _, f := range append(foreign(o), annotation.Notes(o)...) {
 		seen[f.Field] = true
 		warnings = append(warnings, f.String())
 	}
