@@ -83,7 +83,7 @@ func Test211_idle_connections_end(t *testing.T) {
 		used := time.Now()
 		for _, c := range []*netlab.Conn{silent, byNodePort, hears} {
 			b.forgotten(t, f, "tcp", c.Local, func() {
-				late := time.Since(used) >= idleSeconds*time.Second // on a busy machine
+				late := time.Since(used) >= idleSeconds*time.Second // real time: on a busy machine, its connection has ended, too
 				if err := active.Echo("still here", patiently); err != nil && !late {
 					t.Fatalf("%s, a connection that is used: %v", f, err)
 				} else if err != nil {
