@@ -40,44 +40,39 @@ func FrontendsOf(p *nft.ServicePort) []Frontend {
 	return list
 }
 
-// Index holds a value for each of some frontends. Its maps change only by Set and Delete.
-type Index[V any] struct {
-	Of     map[Frontend]V
-	Ranges map[netip.Addr][]Frontend // the frontends that are port ranges, by address
-}
+// Ranges holds the frontends that are port ranges, by address. The zero value is ready to use.
+type Ranges map[netip.Addr][]Frontend
 
-// NewIndex returns an Index without frontends. size is how many are expected.
-func NewIndex[V any](size int) Index[V] {
-	return Index[V]{make(map[Frontend]V, size), map[netip.Addr][]Frontend{}}
-}
-
-// Set sets the value of a frontend.
-func (x *Index[V]) Set(fe Frontend, v V) {
-	if _, has := x.Of[fe]; fe.Last != 0 && !has {
-		x.Ranges[fe.Addr] = append(x.Ranges[fe.Addr], fe)
+// Add adds a frontend, if it is a port range.
+func (r *Ranges) Add(fe Frontend) {
+	if fe.Last == 0 || slices.Contains((*r)[fe.Addr], fe) {
+		return
 	}
-	x.Of[fe] = v
+	if *r == nil {
+		*r = Ranges{}
+	}
+	(*r)[fe.Addr] = append((*r)[fe.Addr], fe)
 }
 
-// Delete removes a frontend.
-func (x *Index[V]) Delete(fe Frontend) {
-	delete(x.Of, fe)
-	if of := x.Ranges[fe.Addr]; len(of) > 0 {
-		if x.Ranges[fe.Addr] = slices.DeleteFunc(of, func(o Frontend) bool { return o == fe }); len(x.Ranges[fe.Addr]) == 0 {
-			delete(x.Ranges, fe.Addr)
-		}
+// Drop removes a frontend.
+func (r Ranges) Drop(fe Frontend) {
+	if len(r[fe.Addr]) == 0 {
+		return
+	}
+	if r[fe.Addr] = slices.DeleteFunc(r[fe.Addr], func(o Frontend) bool { return o == fe }); len(r[fe.Addr]) == 0 {
+		delete(r, fe.Addr)
 	}
 }
 
-// At returns the value of the frontend that serves `to`, the destination of a client. It tries the exact port first, then port ranges, and then node
-// ports if the address is in nodePorts.
-func (x *Index[V]) At(to Frontend, nodePorts map[netip.Addr]bool) (v V, ok bool) {
-	if v, ok = x.Of[to]; ok {
+// At returns the value of the frontend that serves `to`, the destination of a client, from the map `of`. It tries the exact port first, then port
+// ranges, and then node ports if the address is in nodePorts. ranges must hold all port ranges among the keys of the map.
+func At[V any](of map[Frontend]V, to Frontend, ranges Ranges, nodePorts map[netip.Addr]bool) (v V, ok bool) {
+	if v, ok = of[to]; ok {
 		return v, ok
 	}
-	for _, r := range x.Ranges[to.Addr] {
+	for _, r := range ranges[to.Addr] {
 		if r.Protocol == to.Protocol && r.Port <= to.Port && to.Port <= r.Last {
-			v, ok = x.Of[r]
+			v, ok = of[r]
 			return v, ok
 		}
 	}
@@ -85,13 +80,13 @@ func (x *Index[V]) At(to Frontend, nodePorts map[netip.Addr]bool) (v V, ok bool)
 		return v, false
 	}
 	to.Addr = netip.Addr{}
-	v, ok = x.Of[to]
+	v, ok = of[to]
 	return v, ok
 }
 
-// of is At for the destination of the client's packets in an entry.
-func (x *Index[V]) of(e *entry, nodePorts map[netip.Addr]bool) (v V, ok bool) {
-	return x.At(Frontend{Addr: e.to.Addr(), Family: e.family, Protocol: e.protocol, Port: e.to.Port()}, nodePorts)
+// atFrontend is like At for the destination of the client's packets in an entry.
+func atFrontend[V any](of map[Frontend]V, e *entry, nodePorts map[netip.Addr]bool, ranges Ranges) (v V, ok bool) {
+	return At(of, Frontend{Addr: e.to.Addr(), Family: e.family, Protocol: e.protocol, Port: e.to.Port()}, ranges, nodePorts)
 }
 
 // addressSet converts a list of addresses to a set.

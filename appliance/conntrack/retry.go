@@ -140,10 +140,10 @@ func (r *Retry) queries() (queries []query, pause time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	shortest := longestPause
-	for _, after := range r.asked.times.Of {
+	for _, after := range r.asked.times {
 		shortest = min(shortest, after/2)
 	}
-	return queriesOf(r.asked.times.Of, true), shortest
+	return queriesOf(r.asked.times, true), shortest
 }
 
 // scan deletes the entries that got no answer within the time of their Service.

@@ -63,7 +63,8 @@ type Totals struct {
 	mu        sync.Mutex
 	nodePorts map[netip.Addr]bool
 	services  map[string][]*port
-	frontends conntrack.Index[*port]
+	frontends map[conntrack.Frontend]*port
+	ranges    conntrack.Ranges    // the addresses of frontends
 	logged    int                 // number of Services that request a connection log
 	old       map[uint32]struct{} // IDs of connections that began before events were read: not counted
 	begun     map[uint32]begun
@@ -111,7 +112,7 @@ type end struct {
 // not block or keep its argument.
 func NewTotals(log func(*Ended)) *Totals {
 	return &Totals{
-		log: log, services: map[string][]*port{}, frontends: conntrack.NewIndex[*port](0),
+		log: log, services: map[string][]*port{}, frontends: map[conntrack.Frontend]*port{},
 		old: map[uint32]struct{}{}, begun: map[uint32]begun{},
 	}
 }
@@ -134,8 +135,9 @@ func (b *Totals) Plan(service string, ports []nft.ServicePort, logged bool, now 
 	for _, p := range b.services[service] {
 		before[p.portID] = p
 		for _, fe := range p.frontends {
-			if b.frontends.Of[fe] == p {
-				b.frontends.Delete(fe)
+			if b.frontends[fe] == p {
+				delete(b.frontends, fe)
+				b.ranges.Drop(fe)
 			}
 		}
 	}
@@ -155,7 +157,8 @@ func (b *Totals) Plan(service string, ports []nft.ServicePort, logged bool, now 
 		p.logged = logged && b.log != nil
 		p.frontends = conntrack.FrontendsOf(&ports[i])
 		for _, fe := range p.frontends {
-			b.frontends.Set(fe, p)
+			b.frontends[fe] = p
+			b.ranges.Add(fe)
 		}
 		p.pools, p.relay = ports[i].Pools, ports[i].Relay
 		for _, at := range p.relay {
@@ -346,7 +349,7 @@ func (b *Totals) Lost() uint64 {
 func (b *Totals) RecordEnd(e *conntrack.Event, now time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	p, _ := b.frontends.At(conntrack.Frontend{Addr: e.Connection.To.Addr(), Family: e.Connection.Family, Protocol: e.Connection.Protocol, Port: e.Connection.To.Port()}, b.nodePorts)
+	p, _ := conntrack.At(b.frontends, conntrack.Frontend{Addr: e.Connection.To.Addr(), Family: e.Connection.Family, Protocol: e.Connection.Protocol, Port: e.Connection.To.Port()}, b.ranges, b.nodePorts)
 	if !e.Over {
 		if p != nil && p.logged && len(b.begun) < maxBegun {
 			b.begun[e.ID] = begun{now, p}
