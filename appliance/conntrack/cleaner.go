@@ -158,11 +158,15 @@ func (c *Cleaner) scan(ctx context.Context, now time.Time) (next time.Time, err 
 	if len(queries) == 0 {
 		return next, nil
 	}
-	total, err := c.table.deleteMatching(ctx, queries, func(e *entry) (verdict, netip.Addr) {
+	judge := func(entries []entry, verdicts []verdict) ([]verdict, map[nft.Family]netip.Addr) {
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		return c.schedule.judge(e, now), c.schedule.resetters[e.family]
-	})
+		for i := range entries {
+			verdicts = append(verdicts, c.schedule.judge(&entries[i], now))
+		}
+		return verdicts, c.schedule.resetters
+	}
+	total, err := c.table.deleteMatching(ctx, queries, judge)
 	if ctx.Err() != nil {
 		return next, ctx.Err()
 	}

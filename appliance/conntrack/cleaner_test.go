@@ -53,7 +53,8 @@ func (f *fakeTable) deleteMatching(_ context.Context, queries []query, judge fil
 	var left []entry
 	for i, e := range f.entries {
 		done.seen++
-		switch v, _ := judge(&f.entries[i]); v {
+		verdicts, _ := judge(f.entries[i:i+1], nil)
+		switch verdicts[0] {
 		case leave:
 			left = append(left, e)
 		case forget:

@@ -242,13 +242,18 @@ func (c *Sampler) Scan(asked *Asked, each func(Tracked)) error {
 
 // scan calls each for every entry of the ports that has an endpoint, until ctx is done. port is the index in asked.
 func (c *Sampler) scan(ctx context.Context, asked *Asked, each func(port int, e *entry)) error {
-	_, err := c.table.deleteMatching(ctx, queriesOf(asked.ports, false), func(e *entry) (verdict, netip.Addr) {
-		if e.isThrough() {
+	_, err := c.table.deleteMatching(ctx, queriesOf(asked.ports, false), func(entries []entry, verdicts []verdict) ([]verdict, map[nft.Family]netip.Addr) {
+		for i := range entries {
+			e := &entries[i]
+			verdicts = append(verdicts, leave)
+			if !e.isThrough() {
+				continue
+			}
 			if port, is := atFrontend(asked.ports, e, asked.nodePorts, asked.ranges); is {
 				each(port, e)
 			}
 		}
-		return leave, netip.Addr{}
+		return verdicts, nil
 	})
 	return cmp.Or(ctx.Err(), err)
 }

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"iter"
 	"maps"
 	"net/netip"
 	"slices"
@@ -406,20 +405,33 @@ func (o *Origins) Of(protocol nft.Protocol, at, client netip.AddrPort) (netip.Ad
 // origin returns the original destination of the connection with replies from `at` to client, or errNoEntry if the table has no entry for it.
 func (s *socket) origin(protocol nft.Protocol, at, client netip.AddrPort) (to netip.AddrPort, err error) {
 	var w writer
-	w.begin(messageGet, 0, s.Sequence(1), familyNumber(nft.FamilyOf(at.Addr())))
+	sequence := s.Sequence(1)
+	w.begin(messageGet, 0, sequence, familyNumber(nft.FamilyOf(at.Addr())))
 	w.tuple(ctaTupleReply, protocol, at, client)
 	w.End()
-	err = s.Ask(w.Buf, func(messages iter.Seq[nfnetlink.Message]) error {
-		for m := range messages {
-			var e entry
-			if m.Kind == messageNew && e.decode(m.Body) {
-				to = e.to
-			}
-		}
-		return nil
-	})
-	if errors.Is(err, unix.ENOENT) || err == nil && !to.IsValid() {
+	if err := s.Send(w.Buf); err != nil {
+		return to, err
+	}
+	datagram, err := s.Receive()
+	if errors.Is(err, nfnetlink.ErrNoMessage) {
 		return to, errNoEntry
 	}
-	return to, err
+	if err != nil {
+		return to, err
+	}
+	for m := range nfnetlink.Messages(datagram) {
+		switch errno := m.Errno(); {
+		case m.Sequence != sequence:
+		case m.Kind == unix.NLMSG_ERROR && errno == unix.ENOENT:
+			return to, errNoEntry
+		case m.Kind == unix.NLMSG_ERROR && errno != 0:
+			return to, errno
+		case m.Kind == messageNew:
+			var e entry
+			if e.decode(m.Body) {
+				return e.to, nil
+			}
+		}
+	}
+	return to, errNoEntry
 }
