@@ -164,9 +164,9 @@ func (c clause) takes(mediaType string) bool {
 	return isRange && strings.HasPrefix(mediaType, kind+"/")
 }
 
-// acceptsJSON reports whether an Accept header accepts JSON, as an absent one does.
-func acceptsJSON(header []string) bool {
-	return len(header) == 0 || slices.ContainsFunc(parseAccept(header), func(c clause) bool { return c.takes(typeJSON) })
+// acceptsJSON reports whether the Accept header of a request accepts JSON, as an absent or empty one does.
+func acceptsJSON(r *http.Request) bool {
+	return r.Header.Get("Accept") == "" || slices.ContainsFunc(parseAccept(r.Header.Values("Accept")), func(c clause) bool { return c.takes(typeJSON) })
 }
 
 // asksForGzip reports whether an Accept-Encoding header lists gzip, with a quality other than 0.

@@ -219,6 +219,11 @@ func TestForms(t *testing.T) {
 	if empty := w.ask("GET", "/api/v1/namespaces/default/services/web", "Accept: "); empty.Code != http.StatusOK {
 		t.Errorf("an empty Accept, which is as none for Kubernetes: %d %s", empty.Code, empty.Body)
 	}
+	for _, path := range []string{"/api", "/api/v1", "/apis", "/openapi/v2", "/openapi/v3"} {
+		if empty := w.ask("GET", path, "Accept: "); empty.Code != http.StatusOK {
+			t.Errorf("%s with an empty Accept: %d %s", path, empty.Code, empty.Body)
+		}
+	}
 	curl := w.ask("GET", "/api/v1/namespaces/default/services/web", "User-Agent: curl/8.0")
 	if !strings.HasPrefix(curl.Body.String(), "{\n") {
 		t.Errorf("curl got %s", curl.Body)

@@ -413,7 +413,7 @@ func (s *Server) respondVersions(w http.ResponseWriter, r *request, core bool) e
 
 // respondDocument answers with a document that is no object, to clients that accept JSON.
 func (s *Server) respondDocument(w http.ResponseWriter, r *request, document any) error {
-	if !acceptsJSON(r.http.Header.Values("Accept")) {
+	if !acceptsJSON(r.http) {
 		return notAcceptable(typeJSON)
 	}
 	return respondJSON(w, r.http, http.StatusOK, r.form.pretty, document)
@@ -469,7 +469,7 @@ func (s *Server) openapi(w http.ResponseWriter, r *request, parts []string) erro
 		return s.openapi2(w, r)
 	case len(parts) < 2 || parts[1] != "v3":
 		return noResource()
-	case !acceptsJSON(r.http.Header.Values("Accept")):
+	case !acceptsJSON(r.http):
 		return notAcceptable(typeJSON)
 	case len(parts) == 2:
 		sendTagged(w, r.http, typeJSON, schema.OpenAPI3Index())
@@ -494,12 +494,11 @@ func (s *Server) openapi(w http.ResponseWriter, r *request, parts []string) erro
 
 // openapi2 answers with the OpenAPI v2 document: in protobuf if the client names its media type, as kubectl does, or else in JSON.
 func (s *Server) openapi2(w http.ResponseWriter, r *request) error {
-	header := r.http.Header.Values("Accept")
-	switch asked := strings.Join(header, ","); {
+	switch asked := strings.Join(r.http.Header.Values("Accept"), ","); {
 	// The type that clients ask for is none by the rules of RFC 9110, for its @.
 	case strings.Contains(asked, schema.OpenAPI2Asked), strings.Contains(asked, schema.OpenAPI2Type):
 		sendTagged(w, r.http, schema.OpenAPI2Type, schema.OpenAPI2())
-	case acceptsJSON(header):
+	case acceptsJSON(r.http):
 		sendTagged(w, r.http, typeJSON, schema.OpenAPI2JSON())
 	default:
 		return notAcceptable(typeJSON, schema.OpenAPI2Asked)
