@@ -29,7 +29,6 @@ const reloadInterval = 10 * time.Second
 // reloader reads files again, at most once in an interval. It logs an error once, until it changes.
 type reloader struct {
 	interval time.Duration
-	load     func() error
 	refusal  string // logged with an error
 	log      *slog.Logger
 	now      func() time.Time
@@ -40,21 +39,21 @@ type reloader struct {
 }
 
 // reload calls load if the interval is over. Its caller holds mu.
-func (r *reloader) reload() {
+func (r *reloader) reload(load func() error) {
 	now := r.now()
 	if now.Sub(r.looked) < r.interval {
 		return
 	}
 	r.looked = now
-	err := r.load()
+	err := load()
 	if err != nil && (r.refused == nil || r.refused.Error() != err.Error()) {
 		r.log.Warn(r.refusal, "err", err)
 	}
 	r.refused = err
 }
 
-func newReloader(interval time.Duration, load func() error, refusal string, log *slog.Logger) reloader {
-	return reloader{interval: interval, load: load, refusal: refusal, log: log, now: time.Now, looked: time.Now()}
+func newReloader(interval time.Duration, refusal string, log *slog.Logger) reloader {
+	return reloader{interval: interval, refusal: refusal, log: log, now: time.Now, looked: time.Now()}
 }
 
 // Files provides the operator's certificate to a TLS listener, and reloads it when the
@@ -68,8 +67,7 @@ type Files struct {
 
 // OpenFiles reads a certificate with its chain of issuers from certPath, and its private key from keyPath, both in PEM.
 func OpenFiles(certPath, keyPath string, log *slog.Logger) (*Files, error) {
-	f := &Files{certPath: certPath, keyPath: keyPath}
-	f.reloader = newReloader(reloadInterval, f.load, "the new certificate of the API is not used", log)
+	f := &Files{certPath: certPath, keyPath: keyPath, reloader: newReloader(reloadInterval, "the new certificate of the API is not used", log)}
 	if err := f.load(); err != nil {
 		return nil, err
 	}
@@ -135,7 +133,7 @@ func readPEM(path string) ([]byte, error) {
 func (f *Files) Certificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.reload()
+	f.reload(f.load)
 	return f.cert, nil
 }
 
@@ -151,7 +149,7 @@ type Validity struct {
 func (f *Files) Validity() Validity {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.reload()
+	f.reload(f.load)
 	return Validity{File: f.certPath, Begins: f.cert.Leaf.NotBefore, Expires: f.cert.Leaf.NotAfter, Refused: f.refused}
 }
 
@@ -277,8 +275,7 @@ const leavesInterval = 2 * time.Second
 
 // OpenLeaves reads the certificates and revocation lists of the CA from a PEM file.
 func OpenLeaves(path string, log *slog.Logger) (*Leaves, error) {
-	l := &Leaves{path: path}
-	l.reloader = newReloader(leavesInterval, l.load, "the new CA of leaves is not used", log)
+	l := &Leaves{path: path, reloader: newReloader(leavesInterval, "the new CA of leaves is not used", log)}
 	if err := l.load(); err != nil {
 		return nil, fmt.Errorf("read the CA of leaves: %w", err)
 	}
@@ -354,7 +351,7 @@ func parseLeaves(text []byte) (*x509.CertPool, map[string]bool, error) {
 func (l *Leaves) CAs() *x509.CertPool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.reload()
+	l.reload(l.load)
 	return l.pool
 }
 
@@ -362,7 +359,7 @@ func (l *Leaves) CAs() *x509.CertPool {
 // wraps ErrCertificate.
 func (l *Leaves) Verify(chain []*x509.Certificate) (User, error) {
 	l.mu.Lock()
-	l.reload()
+	l.reload(l.load)
 	pool, revoked := l.pool, l.revoked
 	l.mu.Unlock()
 	cert, between := chain[0], x509.NewCertPool()

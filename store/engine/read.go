@@ -2,7 +2,6 @@ package engine
 
 import (
 	"bytes"
-	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -150,13 +149,13 @@ func (m *Memory) Load(prefix string) ([]Pair, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	var pairs []Pair
-	for _, key := range slices.Sorted(maps.Keys(m.pairs)) {
+	for key, pair := range m.pairs {
 		if strings.HasPrefix(key, prefix) {
-			pair := m.pairs[key]
 			pair.Value = slices.Clone(pair.Value)
 			pairs = append(pairs, pair)
 		}
 	}
+	slices.SortFunc(pairs, func(a, b Pair) int { return strings.Compare(a.Key, b.Key) })
 	return pairs, nil
 }
 
