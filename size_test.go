@@ -17,7 +17,7 @@ import (
 // The limits of this file only fall: lower one in the change that falls below it. A change that would exceed one removes as much as it
 // adds, elsewhere if need be.
 const (
-	maxCoreLines     = 112_292
+	maxCoreLines     = 112_287
 	maxPureFunctions = 0
 )
 
