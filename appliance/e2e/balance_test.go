@@ -42,9 +42,9 @@ func (b *box) weighted(annotations ...string) func(f family) []string {
 // shares asserts that endpoints answer in proportion to their weights: the sum of
 // (got - want)² / want of 600 answers is below 40, which chance exceeds in one of 10⁸ for
 // up to four endpoints. The weight of the zero AddrPort is that of connections that are refused.
-func (b *box) shares(t *testing.T, from *netlab.Host, network string, to netip.AddrPort, weights map[netip.AddrPort]int) {
+func (b *box) shares(t *testing.T, from *netlab.Host, network string, to netip.AddrPort, weights map[netip.AddrPort]int, more ...netlab.Option) {
 	t.Helper()
-	isShared(t, fmt.Sprintf("%s %s to %s", from.Name, network, to), from.AskMany(600, network, to, patiently), weights)
+	isShared(t, fmt.Sprintf("%s %s to %s", from.Name, network, to), from.AskMany(600, network, to, append(more, patiently)...), weights)
 }
 
 // isShared is shares for answers that came already.

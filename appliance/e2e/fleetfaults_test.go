@@ -50,6 +50,9 @@ func Test576_a_box_is_cut_off_one_way(t *testing.T) {
 // that the outcome is unknown, and boxes forward and heal all the same. What was sent meanwhile is there once or not at all.
 func Test577_the_disk_of_etcd_is_slow(t *testing.T) {
 	f := newFleet(t, 2)
+	f.stop()
+	f.fsync = true
+	f.startEtcd()
 	if out, code := f.apply(0, f.web("web")...); code != 0 {
 		t.Fatal(out)
 	}

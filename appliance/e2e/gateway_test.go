@@ -315,7 +315,7 @@ func Test1097_shares_however_endpoints_are_chosen(t *testing.T) {
 	}
 	b.write("backends.yaml", backends())
 	b.svcctl.Start()
-	for _, step := range []struct {
+	for n, step := range []struct {
 		what    string
 		ready   []*netlab.Host
 		weights []int // of L1, L2, R1, and of a refusal
@@ -329,6 +329,7 @@ func Test1097_shares_however_endpoints_are_chosen(t *testing.T) {
 	} {
 		b.rewrite("backends.yaml", backends(step.ready...))
 		b.each(t, func(t *testing.T, b *box, f family) {
+			from := netlab.From(f.client(1 + n)) // flows of UDP that an earlier step began may go on for a moment
 			for i, choice := range choices {
 				for network, port := range map[string]uint16{"tcp": 80, "udp": 53} {
 					if network == "udp" && i >= len(kernel) {
@@ -342,7 +343,7 @@ func Test1097_shares_however_endpoints_are_chosen(t *testing.T) {
 					}
 					if i == leastConnection {
 						// The kernel's shares follow the open connections, within what is not refused.
-						tally := b.EXT.AskMany(600, network, f.at(f.lb(2+i), port), patiently)
+						tally := b.EXT.AskMany(600, network, f.at(f.lb(2+i), port), patiently, from)
 						refused := tally.Failures[netlab.Refused] + tally.Failures[netlab.Reset] + tally.Failures[netlab.Unreachable]
 						of := float64(step.weights[3]) / 100
 						if off := float64(refused) - 600*of; off*off > 36*600*of*(1-of) || slices.ContainsFunc(slices.Collect(maps.Keys(tally.At)), func(at netip.AddrPort) bool { return want[at] == 0 }) {
@@ -350,7 +351,7 @@ func Test1097_shares_however_endpoints_are_chosen(t *testing.T) {
 						}
 						continue
 					}
-					if b.shares(t, b.EXT, network, f.at(f.lb(2+i), port), want); t.Failed() {
+					if b.shares(t, b.EXT, network, f.at(f.lb(2+i), port), want, from); t.Failed() {
 						t.Fatalf("%s: %s", step.what, choice)
 					}
 				}
