@@ -492,7 +492,9 @@ type state struct {
 	unreadable      string
 	unreadableSince time.Time
 	blind           bool
-	silent          silence
+	// namesake is why another box has the name of this one, "" if none has. A join does not end it.
+	namesake string
+	silent   silence
 }
 
 // silence holds the errors of the last unanswered calls to the origin (etcd or a core box). While they are set, later calls fail at once, even before

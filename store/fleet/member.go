@@ -426,7 +426,7 @@ func (e *member) Instance() string { return e.instance }
 func (e *member) IsLeaf() bool { return e.client == nil }
 
 // namesake returns the error for a box that cannot use its name because another box has it.
-func (e *member) namesake() error {
+func (e *member) namesake() *heldError {
 	return &heldError{Namesake, fmt.Sprintf("another box of this fleet is named %s: give one of the two another --node-name", e.cfg.Box)}
 }
 

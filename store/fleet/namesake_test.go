@@ -4,7 +4,9 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 
 	"svcctl.io/svcctl/store/fleet"
 )
@@ -46,4 +48,34 @@ func Test658_a_copy_of_a_box(t *testing.T) {
 	if err := told.create("more"); err != nil {
 		t.Error(err)
 	}
+}
+
+// A box whose name another one has writes nothing when it joins the fleet, also if the join ends after the name was asked for.
+func Test1190_a_join_frees_no_name(t *testing.T) {
+	c := ownFleet(t)
+	c.init()
+	first := c.join("a")
+	cfg := first.cfg
+	cfg.Dir = t.TempDir()
+	e, err := fleet.Joined(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	held, join := func() bool { return e.State().Kind == fleet.Namesake }, make(chan struct{})
+	e.OnJoin(func() { <-join })
+	second := c.run(e, cfg, storeConfig)
+	goOn := sync.OnceFunc(func() { close(join) })
+	t.Cleanup(goOn)
+	eventually(t, "the box is a namesake", held)
+	goOn()
+	for end := time.Now().Add(time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) { // real time: it is not Following until the next heartbeat
+		if !held() {
+			t.Fatalf("after the join it is %s", e.State().Kind)
+		}
+	}
+	if err := second.create("never"); err == nil {
+		t.Error("a namesake has written")
+	}
+	first.stop()
+	eventually(t, "it goes on", func() bool { return e.State().Kind == fleet.Following })
 }

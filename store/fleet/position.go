@@ -171,6 +171,8 @@ func (e *position) note(err error) {
 		return // until a newer program starts
 	}
 	switch {
+	case err == nil && e.state.namesake != "": // the join of a box whose name another one has
+		kind, why = Namesake, e.state.namesake
 	case err != nil && e.read == nil:
 		kind, why = Waiting, fmt.Sprintf("this box has no replica and waits for %s: %s; what the kernel has stays in force", e.origin.from(), why)
 	case kind == CutOff:

@@ -166,10 +166,10 @@ func (e *presence) renew(ctx context.Context, b *heartbeat) error {
 		}
 		writer, err := c.report(ctx, e.complete(r))
 		if held, is := errors.AsType[*heldError](err); is && held.kind == Namesake {
-			e.note(held)
+			e.noteName(held.why)
 		}
 		if err == nil {
-			e.ended(Namesake)
+			e.noteName("")
 			e.mu.Lock()
 			e.lease.holder = writer
 			e.mu.Unlock()
@@ -199,14 +199,14 @@ func (e *presence) renew(ctx context.Context, b *heartbeat) error {
 	case err != nil:
 		return err
 	case copied:
-		e.note(&heldError{Namesake, fmt.Sprintf("another box of this fleet is named %s and has a copy of this data directory: stop one of the two, and start it with another --node-name and an empty --data-dir", e.cfg.Box)})
+		e.noteName(fmt.Sprintf("another box of this fleet is named %s and has a copy of this data directory: stop one of the two, and start it with another --node-name and an empty --data-dir", e.cfg.Box))
 		return nil
 	case !mine:
-		e.note(e.namesake())
+		e.noteName(e.namesake().why)
 		return nil
 	}
 	b.named = lease
-	e.ended(Namesake)
+	e.noteName("")
 	if err := errors.Join(e.claimTurn(ctx, lease, asked, following), e.claimSources(ctx, lease, following), e.keepLeaves(ctx)); err != nil {
 		return err
 	}
@@ -227,6 +227,17 @@ func (e *presence) renew(ctx context.Context, b *heartbeat) error {
 		b.sent = string(text)
 	}
 	return err
+}
+
+// noteName sets the state from the result of claiming the name of this box: why another box has it, "" if none has.
+func (e *presence) noteName(why string) {
+	e.mu.Lock()
+	is := why != "" || e.state.Kind == Namesake
+	e.state.namesake = why
+	e.mu.Unlock()
+	if is {
+		e.note(nil)
+	}
 }
 
 // leave revokes the lease of this box, so that its name and turns are free at once, and closes the connections to etcd or to the core box. Leaf boxes
