@@ -345,10 +345,10 @@ func (c *change) send(s *socket) (tally, error) {
 }
 
 // failure returns the error for an errno of a message of this kind. It returns nil if the entry to delete no longer exists, or if a dead end (see
-// deadEnds) cannot be created because another entry exists in its place.
+// deadEnds) cannot be created because another entry exists in its place or the table is full: its connection is over all the same.
 func (k changeKind) failure(errno unix.Errno) error {
 	switch {
-	case errno == unix.ENOENT && k != blocks, errno == unix.EEXIST && k == blocks:
+	case errno == unix.ENOENT && k != blocks, k == blocks && (errno == unix.EEXIST || errno == unix.ENOMEM):
 		return nil
 	case k == blocks:
 		return fmt.Errorf("have the box reset a connection: %w", errno)

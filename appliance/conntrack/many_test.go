@@ -30,14 +30,7 @@ func newMany(tb testing.TB) (h *netlab.Host, entries int) {
 	tb.Helper()
 	lab := netlab.New(tb)
 	h = lab.Host("many")
-	text, err := os.ReadFile("/proc/sys/net/netfilter/nf_conntrack_max")
-	if err != nil {
-		tb.Fatalf("how many connections are tracked at most: %v", err)
-	}
-	limit, err := strconv.Atoi(strings.TrimSpace(string(text)))
-	if err != nil {
-		tb.Fatal(err)
-	}
+	limit := limitOfEntries(tb)
 	entries = min(manyEntries, limit-10_000)
 	if entries < manyEntries {
 		tb.Logf("ONLY %d ENTRIES instead of %d: net.netfilter.nf_conntrack_max is %d", entries, manyEntries, limit)
@@ -49,6 +42,20 @@ func newMany(tb testing.TB) (h *netlab.Host, entries int) {
 		e.replyFrom, e.replyTo = e.to, e.from
 	})
 	return h, entries
+}
+
+// limitOfEntries is how many entries a table has at most.
+func limitOfEntries(tb testing.TB) int {
+	tb.Helper()
+	text, err := os.ReadFile("/proc/sys/net/netfilter/nf_conntrack_max")
+	if err != nil {
+		tb.Fatalf("how many connections are tracked at most: %v", err)
+	}
+	limit, err := strconv.Atoi(strings.TrimSpace(string(text)))
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return limit
 }
 
 func addrOf(n int) netip.Addr {
@@ -202,6 +209,40 @@ func TestManyEntries(t *testing.T) {
 	}
 	if got := count(t, h); got != others {
 		t.Errorf("%d entries of others are left, want %d", got, others)
+	}
+}
+
+// Test1013_drained_connections_end_in_a_full_table: while no entry can be made, all drained connections end at the first scan. The dead end of a client
+// takes the place of its entry; there is no place for that of the endpoint, which does not delay the other connections.
+func Test1013_drained_connections_end_in_a_full_table(t *testing.T) {
+	h := netlab.New(t).Host("full")
+	const drained = 400 // several datagrams of a dump
+	insert(t, h, drained, func(n int, e *entry) {
+		e.protocol, e.timeout, e.state, e.answered, e.assured = nft.TCP, 3600, tcpEstablished, true, true
+		e.from, e.to = netip.AddrPortFrom(addrOf(0xcb007102), uint16(10000+n)), netip.AddrPortFrom(vip, 80)
+		e.replyFrom, e.replyTo = l1, e.from
+	})
+	limit := limitOfEntries(t)
+	if limit > 1<<20 {
+		t.Skipf("net.netfilter.nf_conntrack_max is %d: filling the table takes too long", limit)
+	}
+	insert(t, h, limit-drained, func(n int, e *entry) {
+		e.protocol, e.timeout, e.state, e.answered, e.assured = nft.TCP, 3600, tcpEstablished, true, true
+		e.from, e.to = netip.AddrPortFrom(addrOf(0x0a000000+n), 40000), netip.AddrPortFrom(addrOf(0xc6330000+n%65536), 81)
+		e.replyFrom, e.replyTo = e.to, e.from
+	})
+	c, err := New(Options{NetNS: h.Namespace(), Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.table.close()
+	removed := time.Now().Add(-time.Hour)
+	c.schedule.add(Work{Flows: []Flows{{Frontend: tcp(vip, 80), Drain: Drain{true, time.Minute}, Look: true}}, Local: []netip.Addr{addrOf(0xc0000201)}}, removed)
+	if _, err := c.scan(t.Context(), time.Now()); err != nil {
+		t.Error(err)
+	}
+	if s := c.Stats(); s.Reset != drained || s.Failures != 0 {
+		t.Errorf("%d of %d connections ended at the first scan, %d scans failed", s.Reset, drained, s.Failures)
 	}
 }
 

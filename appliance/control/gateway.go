@@ -118,9 +118,7 @@ func (c *gateways) sync() error {
 	}
 	if head, is := c.store.PendingHead(pending.Staged); (is && head.Pending()) != c.staged {
 		c.staged = !c.staged
-		for gw := range c.known {
-			w.gateways.add(gw)
-		}
+		c.touchAll(&w)
 	}
 	for _, key := range changes.Services {
 		if !c.isOwn(key) {
@@ -171,6 +169,13 @@ func (c *gateways) isOwn(key string) bool {
 // touch adds the Gateways that depend on an object to the work.
 func (c *gateways) touch(w *work, ref object.Ref) { maps.Copy(w.gateways, c.users[ref]) }
 
+// touchAll adds all Gateways to the work.
+func (c *gateways) touchAll(w *work) {
+	for gw := range c.known {
+		w.gateways.add(gw)
+	}
+}
+
 // look adds the Gateways that are affected by a change of an object to the work, and updates the index of parents.
 func (c *gateways) look(w *work, ref object.Ref) {
 	c.touch(w, ref)
@@ -180,9 +185,7 @@ func (c *gateways) look(w *work, ref object.Ref) {
 	case object.KindGatewayClass:
 		w.classes = true
 	case object.KindIPAddressPool: // the store has given addresses of it, or has other reasons for giving none
-		for gw := range c.known {
-			w.gateways.add(gw)
-		}
+		c.touchAll(w)
 	case object.KindReferenceGrant:
 		c.touch(w, object.Ref{Kind: ref.Kind, Namespace: ref.Namespace})
 	}
@@ -236,9 +239,7 @@ func (c *gateways) readAll(w *work) error {
 			c.look(w, object.RefOf(o))
 		}
 	}
-	for gw := range c.known {
-		w.gateways.add(gw)
-	}
+	c.touchAll(w)
 	for _, o := range c.store.Generated(GatewaysOwner) { // by an earlier process
 		c.adopt(w, o)
 	}
@@ -377,10 +378,8 @@ func (c *gateways) commit(b *batch) (revision uint64, err error) {
 func (c *gateways) planAgain(w *work, err error) error {
 	var wrong object.Errors
 	if !isOwned(err) && !errors.As(err, &wrong) {
-		for ref := range w.gateways { // the next sync tries it again
-			c.again.add(ref)
-		}
-		c.seen = 0 // for routes and classes
+		maps.Copy(c.again, w.gateways) // the next sync tries it again
+		c.seen = 0                     // for routes and classes
 		return err
 	}
 	w.atOnce = true
@@ -497,8 +496,7 @@ func (c *gateways) isServed(parent object.Ref) bool {
 // addClasses adds the default GatewayClass, if it is missing, and the statuses of all classes of this controller to a batch.
 func (c *gateways) addClasses(b *batch) {
 	all, _, _ := c.store.List(object.KindGatewayClass, "", 0)
-	for _, o := range all {
-		class := o.(*object.GatewayClass)
+	for _, class := range of[*object.GatewayClass](all) {
 		if gateway.IsOurs(class) {
 			c.addStatus(b, object.RefOf(class), gateway.ClassStatus(class))
 		}

@@ -426,7 +426,7 @@ func Test403_a_certificate_is_renewed_without_losing_a_connection(t *testing.T) 
 	} {
 		b.change(func() { b.svcctl.Manifests.Write("secret.yaml", tt.doc) })
 		for _, f := range families {
-			b.hasProblem(t, f.object("Service", "web"), "error", "SecretUnusable", "metadata.annotations[svcctl.io/tls-secret]", tt.text, "the certificate before (for www.example.com, until ", "stays in use")
+			b.hasProblem(t, f.object("Service", "web"), "error", "SecretNotInForce", "metadata.annotations[svcctl.io/tls-secret]", tt.text, "the certificate before (for www.example.com, until ", "stays in use")
 			current(f, pairs[1])
 		}
 		if t.Failed() {

@@ -132,7 +132,7 @@ func (p *plan) checkKinds(l *listener) {
 }
 
 // checkCertificates sets l.secrets to the usable certificates of a listener. It sets ResolvedRefs to false if others are not usable. One usable
-// certificate is enough to serve.
+// certificate is enough to serve. A listener that is served keeps a Secret that becomes unusable: the relay goes on with its last usable version.
 func (p *plan) checkCertificates(l *listener) {
 	fail := func(reason, format string, args ...any) {
 		if l.resolved.is || l.resolved.reason == "InvalidRouteKinds" {
@@ -162,10 +162,26 @@ func (p *plan) checkCertificates(l *listener) {
 		}
 		if _, err := tlsterm.ParsePair(ref.Key(), secret.Data); err != nil {
 			fail("InvalidCertificateRef", "%s: Secret %s: %v", at, ref.Key(), err)
-			continue
+			if !slices.ContainsFunc(p.stored(l), func(c object.Condition) bool { // it is not served as it is specified now
+				return c.Type == "Programmed" && c.Status == "True" && c.ObservedGeneration == l.meta.Generation
+			}) {
+				continue
+			}
 		}
 		l.secrets = append(l.secrets, ref)
 	}
+}
+
+// stored returns the stored conditions of a listener, nil if it has none.
+func (p *plan) stored(l *listener) []object.Condition {
+	list := p.gateway.Status.Listeners
+	if l.set != nil {
+		list = l.set.object.Status.Listeners
+	}
+	if at := slices.IndexFunc(list, func(s object.ListenerStatus) bool { return s.Name == l.spec.Name }); at >= 0 {
+		return list[at].Conditions
+	}
+	return nil
 }
 
 // conflicts marks the listeners of one port that cannot be distinguished by hostname or protocol. If they belong to the same Gateway or ListenerSet,

@@ -519,3 +519,44 @@ func Test1093_hostile_gateways(t *testing.T) {
 		})
 	}
 }
+
+// Test1048_listener_keeps_a_Secret_that_becomes_unusable: a listener that is served names the Secret as before, so that the relay goes on with its last
+// usable certificate. One that was not served, or that changes while its Secret is unusable, is not.
+func Test1048_listener_keeps_a_Secret_that_becomes_unusable(t *testing.T) {
+	crt, key := pki.PEM(t, pki.Issue(t, nil, time.Unix(0, 0), time.Unix(1<<33, 0), "www.example.com"))
+	w := newWorld(t, "apiVersion: v1\nkind: Secret\nmetadata: {name: cert}\ntype: kubernetes.io/tls\ndata: {tls.crt: eA==, tls.key: eA==}\n",
+		gatewayDoc(`{name: t, port: 443, protocol: TLS, hostname: www.example.com, tls: {mode: Terminate, certificateRefs: [{name: cert}]}}`), serviceDoc("blue", one),
+		routeDoc("TLSRoute", "r", "parentRefs: [{name: edge}], hostnames: [www.example.com], "+toBlue))
+	secret := w.Get(object.Ref{Kind: object.KindSecret, Namespace: "default", Name: "cert"}).(*object.Secret)
+	edge := w.Get(object.Ref{Kind: object.KindGateway, Namespace: "default", Name: "edge"}).(*object.Gateway)
+	const terminates = "for TLSRoute/default/r@t: tcp-443 tls-secret=cert"
+	for _, step := range []struct {
+		name, listener string
+		change         func()
+		serves         bool
+	}{
+		{"never usable", "  t: Accepted Programmed=False/Invalid ResolvedRefs=False/InvalidCertificateRef; TLSRoute 1", func() {}, false},
+		{"usable", "  t: Accepted Programmed ResolvedRefs; TLSRoute 1", func() { secret.Data = map[string][]byte{object.TLSCert: crt, object.TLSKey: key} }, true},
+		{"broken", "  t: Accepted Programmed ResolvedRefs=False/InvalidCertificateRef; TLSRoute 1", func() { secret.Data = map[string][]byte{object.TLSCert: crt} }, true},
+		{"still broken", "  t: Accepted Programmed ResolvedRefs=False/InvalidCertificateRef; TLSRoute 1", func() {}, true},
+		{"and the Gateway changes", "  t: Accepted Programmed=False/Invalid ResolvedRefs=False/InvalidCertificateRef; TLSRoute 1", func() {
+			for i := range edge.Status.Listeners[0].Conditions { // they are of the version before
+				edge.Status.Listeners[0].Conditions[i].ObservedGeneration--
+			}
+		}, false},
+	} {
+		step.change()
+		got := w.plan(t, "198.51.100.1")
+		if serves := served(got); slices.Contains(serves, terminates) != step.serves {
+			t.Errorf("%s: serves\n%s", step.name, strings.Join(serves, "\n"))
+		}
+		if statuses := texts(got); !slices.Contains(statuses, step.listener) {
+			t.Errorf("%s: statuses\n%s\nwant %s", step.name, strings.Join(statuses, "\n"), step.listener)
+		}
+		for _, o := range got.Statuses {
+			if gw, is := o.(*object.Gateway); is {
+				edge.Status = gw.Status
+			}
+		}
+	}
+}

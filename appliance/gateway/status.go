@@ -88,22 +88,27 @@ func (p *plan) judge() {
 	if gw.Spec.TLS != nil && gw.Spec.TLS.Backend != nil {
 		reject("Invalid", "spec.tls.backend: Gateways connect to backends without TLS here: leave it out")
 	}
-	var wrong []string
-	valid := 0
+	_, wrong := p.valid(nil)
+	switch {
+	case !slices.ContainsFunc(p.listeners, (*listener).serves):
+		reject("ListenersNotValid", "no listener is valid: %s", wrong)
+	case wrong != "" && !p.refused:
+		p.accepted = yes("Accepted", "ListenersNotValid", "these listeners are not valid: "+wrong)
+	}
+}
+
+// valid returns how many listeners of a ListenerSet, or of the Gateway itself if set is nil, may get connections, and why the others may not.
+func (p *plan) valid(set *listenerSet) (n int, wrong string) {
 	for _, l := range p.listeners {
 		switch {
+		case l.set != set:
 		case l.serves():
-			valid++
-		case l.set == nil:
-			wrong = append(wrong, l.spec.Name+": "+l.fault().message)
+			n++
+		default:
+			wrong += "; " + l.spec.Name + ": " + l.fault().message
 		}
 	}
-	switch {
-	case valid == 0:
-		reject("ListenersNotValid", "no listener is valid: %s", strings.Join(wrong, "; "))
-	case len(wrong) > 0 && !p.refused:
-		p.accepted = yes("Accepted", "ListenersNotValid", fmt.Sprintf("these listeners are not valid: %s", strings.Join(wrong, "; ")))
-	}
+	return n, strings.TrimPrefix(wrong, "; ")
 }
 
 // status appends the statuses of the Gateway, its ListenerSets and its routes to p.out. done is set when the generated objects are in the
@@ -123,7 +128,7 @@ func (p *plan) status(done bool) {
 	gw.Status.Addresses, gw.Status.AttachedListenerSets = addresses, new(int32)
 	reported := p.orEarlier(programmed, generation, p.gateway.Status.Conditions)
 	gw.Status.Conditions = conditions(generation, p.accepted, reported)
-	gw.Status.Listeners = p.listenerStatuses(nil, p.gateway.Status.Listeners, programmed)
+	gw.Status.Listeners = p.listenerStatuses(nil, programmed)
 	for _, set := range p.sets {
 		if p.setStatus(set, programmed) {
 			*gw.Status.AttachedListenerSets++
@@ -226,7 +231,7 @@ func (p *plan) programmed(done bool) (c condition, addresses []object.GatewaySta
 }
 
 // listenerStatuses returns the statuses of the listeners of a ListenerSet. If set is nil, it returns those of the Gateway's own listeners.
-func (p *plan) listenerStatuses(set *listenerSet, stored []object.ListenerStatus, programmed condition) (all []object.ListenerStatus) {
+func (p *plan) listenerStatuses(set *listenerSet, programmed condition) (all []object.ListenerStatus) {
 	for _, l := range p.listeners {
 		if l.set != set {
 			continue
@@ -245,11 +250,7 @@ func (p *plan) listenerStatuses(set *listenerSet, stored []object.ListenerStatus
 		case !programmed.is && programmed.reason != reasonPending:
 			mine = no("Programmed", "Invalid", programmed.message)
 		}
-		var before []object.Condition
-		if at := slices.IndexFunc(stored, func(b object.ListenerStatus) bool { return b.Name == l.spec.Name }); at >= 0 {
-			before = stored[at].Conditions
-		}
-		mine = p.orEarlier(mine, l.meta.Generation, before)
+		mine = p.orEarlier(mine, l.meta.Generation, p.stored(l))
 		s.Conditions = conditions(l.meta.Generation, l.accepted, mine, l.resolved, l.conflicted)
 		all = append(all, s)
 	}
@@ -261,26 +262,16 @@ func (p *plan) setStatus(set *listenerSet, programmed condition) (attached bool)
 	o := &object.ListenerSet{TypeMeta: set.object.TypeMeta, Metadata: set.object.Metadata}
 	p.out.Statuses = append(p.out.Statuses, o)
 	accepted, mine := yes("Accepted", "Accepted", "the ListenerSet is valid"), programmed
-	var wrong []string
-	valid := 0
-	for _, l := range p.listeners {
-		switch {
-		case l.set != set:
-		case l.serves():
-			valid++
-		default:
-			wrong = append(wrong, l.spec.Name+": "+l.fault().message)
-		}
-	}
+	valid, wrong := p.valid(set)
 	switch {
 	case !set.allowed:
 		accepted = no("Accepted", "NotAllowed", fmt.Sprintf("Gateway %s takes no ListenerSets of namespace %s (spec.allowedListeners)", p.ref.Key(), set.ref.Namespace))
 	case valid == 0:
-		accepted = no("Accepted", "ListenersNotValid", "no listener is valid: "+strings.Join(wrong, "; "))
+		accepted = no("Accepted", "ListenersNotValid", "no listener is valid: "+wrong)
 	case !p.accepted.is:
 		accepted = no("Accepted", "ParentNotAccepted", "Gateway "+p.ref.Key()+" is not accepted")
-	case len(wrong) > 0:
-		accepted = yes("Accepted", "ListenersNotValid", "these listeners are not valid: "+strings.Join(wrong, "; "))
+	case wrong != "":
+		accepted = yes("Accepted", "ListenersNotValid", "these listeners are not valid: "+wrong)
 	}
 	if !accepted.is {
 		mine = no("Programmed", accepted.reason, accepted.message)
@@ -289,7 +280,7 @@ func (p *plan) setStatus(set *listenerSet, programmed condition) (attached bool)
 	}
 	p.blame(set.ref, ReasonNotProgrammed, accepted)
 	o.Status.Conditions = conditions(set.object.Metadata.Generation, accepted, p.orEarlier(mine, set.object.Metadata.Generation, set.object.Status.Conditions))
-	o.Status.Listeners = p.listenerStatuses(set, set.object.Status.Listeners, programmed)
+	o.Status.Listeners = p.listenerStatuses(set, programmed)
 	return accepted.is
 }
 
@@ -325,7 +316,7 @@ func Class() *object.GatewayClass {
 }
 
 // Features lists the features for status.supportedFeatures, sorted: svcctl passes their tests in the conformance suite of the Gateway API.
-var Features = []string{"Gateway", "GatewayAddressEmpty", "GatewayInfrastructure", "GatewayStaticAddresses", "ListenerSet", "ReferenceGrant", "TCPRoute", "TLSRoute", "TLSRouteModeMixed", "TLSRouteModeTerminate", "UDPRoute"}
+var Features = []object.SupportedFeature{{Name: "Gateway"}, {Name: "GatewayAddressEmpty"}, {Name: "GatewayInfrastructure"}, {Name: "GatewayStaticAddresses"}, {Name: "ListenerSet"}, {Name: "ReferenceGrant"}, {Name: "TCPRoute"}, {Name: "TLSRoute"}, {Name: "TLSRouteModeMixed"}, {Name: "TLSRouteModeTerminate"}, {Name: "UDPRoute"}}
 
 // ClassStatus returns a GatewayClass of svcctl's controller with its new status.
 func ClassStatus(class *object.GatewayClass) object.Object {
@@ -335,9 +326,7 @@ func ClassStatus(class *object.GatewayClass) object.Object {
 		accepted = no("Accepted", "InvalidParameters", "spec.parametersRef: svcctl has no kind of parameters: leave it out")
 	}
 	next.Status.Conditions = conditions(class.Metadata.Generation, accepted)
-	for _, name := range Features {
-		next.Status.SupportedFeatures = append(next.Status.SupportedFeatures, object.SupportedFeature{Name: name})
-	}
+	next.Status.SupportedFeatures = Features
 	return next
 }
 

@@ -56,10 +56,10 @@ func newFronts(secret func(key string) *object.Secret) *fronts {
 func (f *fronts) state(n resolve.Need) resolve.State {
 	if n.Kind == resolve.NeedAuthority {
 		ca, wrong := f.keeper.Authority(n.Name)
-		return resolve.State{Missing: ca == nil, Wrong: wrong}
+		return resolve.State{Missing: ca == nil, Serves: ca != nil, Wrong: wrong}
 	}
 	pair, wrong, soon := f.keeper.Pair(n.Name)
-	return resolve.State{Missing: pair == nil, Wrong: wrong, Soon: soon}
+	return resolve.State{Missing: pair == nil, Serves: pair != nil && pair.IsValid(time.Now()), Wrong: wrong, Soon: soon}
 }
 
 // Foreseen implements reconcile.Answerer for predictions. It answers like a Relay with the same Secrets, but opens no listeners.

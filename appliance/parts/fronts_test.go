@@ -87,6 +87,26 @@ func TestFrontsStay(t *testing.T) {
 	}
 }
 
+// Test1014_unusable_version_of_a_Secret: while the last usable certificate serves, its Service answers, in an earlier version; from its end on it does not.
+func Test1014_unusable_version_of_a_Secret(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		secret := certificateOf(t, "1", time.Now().Add(time.Hour))
+		f := newFronts(func(string) *object.Secret { return secret })
+		if state := f.state(keyPair("default/tls")); state.Missing || !state.Serves || state.Wrong != "" {
+			t.Fatalf("%+v", state)
+		}
+		secret = certificateOf(t, "2", time.Now().Add(48*time.Hour))
+		secret.Data[object.TLSKey] = nil
+		if state := f.state(keyPair("default/tls")); state.Missing || !state.Serves || state.Wrong == "" {
+			t.Errorf("the certificate before serves: %+v", state)
+		}
+		time.Sleep(time.Hour)
+		if state := f.state(keyPair("default/tls")); state.Missing || state.Serves || state.Wrong == "" {
+			t.Errorf("the certificate before has expired: %+v", state)
+		}
+	})
+}
+
 // Services are planned again when their certificates are about to end, and when they end.
 func TestCertificatesWakeTheLoop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -121,7 +121,7 @@ var inRow = map[string]string{"fails": "pill bad\">✗ ", "stale": "✗ Not in f
 const elsewhere = `EndpointsNotRead EndpointsStale EndpointsEmpty NoSuchPort FailingOpen EndpointRefuses EndpointSilent EjectBlind EndpointDown EndpointFull ProbeRefused CheckNotMade
 	ChecksLate BadEndpointAddress SharedAddress RangeFull OutsideRange OutsideExternalIPRange ServiceRange NotUnicast FamilyNotServed
 	PortInUse NotInternal RangeNotServed NotAnnounced NotAdvertised Drained AnnouncerMissing AddressConflict GroupDisagrees PeerDown Announcer
-	BadConfiguration BoxesDiffer SharedEndpoint NoAddress ReplyPaths SecretUnusable CertificateExpires Certificate BackendUnchecked NoOCSPResponse NotRelayed
+	BadConfiguration BoxesDiffer SharedEndpoint NoAddress ReplyPaths SecretUnusable SecretNotInForce CertificateExpires Certificate BackendUnchecked NoOCSPResponse NotRelayed
 	RelayLoop RelayFull LoopbackListenFailed NotLoopback ProtocolNotRelayed NamesNothing FailedToStartServiceHealthcheck UnknownValue
 	InvalidAnnotation UnknownSourceSet InvalidSourceSets SourceSet NotServed NotSupported LimitNeverReached StickyTwice WeightOfNobody
 	WeightsUnused TooManyEndpoints RetrySame RangeByHash UnreadableAccess ServiceHasSelector NotMirrored BridgedEndpoints Encoding

@@ -35,8 +35,8 @@ type attempt struct {
 // connect connects to an endpoint for a client. near is the client's connection, client its address, and asked the address that it connected to. If
 // an endpoint refuses or does not accept in time, connect tries another one. If an endpoint has not accepted within the time of hedge.begin, it tries
 // another one in parallel, and uses the first to accept. At most Connect.Retries further endpoints are tried, each once. Endpoints that failed or
-// were slower become suspects (balancer.suspect). The connection counts as open until end or balancer.done is called.
-func (t *tcpPort) connect(ctx context.Context, near *net.TCPConn, client, asked netip.AddrPort) (*net.TCPConn, netip.AddrPort, error) {
+// were slower become suspects (balancer.suspect). Those of failed count as tried. The connection counts as open until end or balancer.done is called.
+func (t *tcpPort) connect(ctx context.Context, near *net.TCPConn, client, asked netip.AddrPort, failed ...netip.AddrPort) (*net.TCPConn, netip.AddrPort, error) {
 	how := t.current().Connect
 	if how.Timeout <= 0 {
 		how.Timeout = t.shared.limits.dial
@@ -51,7 +51,8 @@ func (t *tcpPort) connect(ctx context.Context, near *net.TCPConn, client, asked 
 	dialing, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer context.AfterFunc(ctx, func() { cancel(context.Cause(ctx)) })()
 
-	var tried, waiting, beside []netip.AddrPort // in their order; those of beside were begun beside others
+	tried := failed
+	var waiting, beside []netip.AddrPort // in their order; those of beside were begun beside others
 	begin := func() bool {
 		if len(tried) > how.Retries {
 			return false
@@ -75,7 +76,7 @@ func (t *tcpPort) connect(ctx context.Context, near *net.TCPConn, client, asked 
 		}()
 		return true
 	}
-	failed, pause := errNoEndpoint, t.hedge.begin(t.shared.limits.hedge)
+	why, pause := errNoEndpoint, t.hedge.begin(t.shared.limits.hedge)
 	patience := time.NewTimer(pause)
 	defer patience.Stop()
 	for more := begin(); more; {
@@ -95,7 +96,7 @@ func (t *tcpPort) connect(ctx context.Context, near *net.TCPConn, client, asked 
 			}
 			t.endpoints.done(a.to)
 			waiting = slices.Delete(waiting, at, at+1)
-			if failed = a.err; ctx.Err() != nil {
+			if why = a.err; ctx.Err() != nil {
 				more = false // the client left, or the program is handed over: the endpoint is not at fault
 				continue
 			}
@@ -106,8 +107,8 @@ func (t *tcpPort) connect(ctx context.Context, near *net.TCPConn, client, asked 
 			more = len(waiting) > 0
 		}
 	}
-	cancel(failed)
-	return nil, netip.AddrPort{}, fmt.Errorf("%d endpoints tried: %w", len(tried), failed)
+	cancel(why)
+	return nil, netip.AddrPort{}, fmt.Errorf("%d endpoints tried: %w", len(tried), why)
 }
 
 // attempt connects to the endpoint to. hops is the TTL or hop limit of its packets, -1 for the default.

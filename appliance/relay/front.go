@@ -61,20 +61,12 @@ func (t *tcpPort) serveFront(ctx context.Context, client *net.TCPConn, early []b
 		t.serveHTTP(ctx, client, near, from, asked, front)
 		return
 	}
-	endpoint, to, err := t.connect(ctx, client, from, asked)
+	far, c, err := t.reach(ctx, client, from, asked, front)
 	if err != nil {
 		t.log.Debug("a client is reset: no endpoint accepted its connection", "client", from, "err", err)
 		reset(client)
 		return
 	}
-	far, err := t.begins(ctx, endpoint, from, asked, front)
-	if err != nil {
-		t.endpoints.done(to)
-		t.log.Debug("a client is reset: its endpoint does not take it", "client", from, "endpoint", to, "err", err)
-		reset(client)
-		return
-	}
-	c := &relayed{client: client, endpoint: endpoint, to: to}
 	leave := context.AfterFunc(ctx, c.reset)
 	defer leave()
 	t.begin(c)
@@ -82,6 +74,30 @@ func (t *tcpPort) serveFront(ctx context.Context, client *net.TCPConn, early []b
 	tlsterm.Join(near, far, c.reset)
 	_ = near.Close()
 	_ = far.Close()
+}
+
+// errNotTaken means that an endpoint accepted a connection, but not its beginning.
+var errNotTaken = errors.New("it accepts connections, but does not take their beginning")
+
+// reach connects to an endpoint for a client and begins the connection. If an endpoint does not take the beginning, reach tries another one, as if it
+// had not accepted the connection (connect): nothing of the client was sent yet.
+func (t *tcpPort) reach(ctx context.Context, client *net.TCPConn, from, asked netip.AddrPort, front *Front) (far tlsterm.Conn, c *relayed, err error) {
+	var failed []netip.AddrPort
+	for {
+		endpoint, to, none := t.connect(ctx, client, from, asked, failed...)
+		if none != nil {
+			return nil, nil, errors.Join(none, err)
+		}
+		if far, err = t.begins(ctx, endpoint, from, asked, front); err == nil {
+			return far, &relayed{client: client, endpoint: endpoint, to: to}, nil
+		}
+		err = fmt.Errorf("%s: %w: %w", to, errNotTaken, err)
+		if t.endpoints.done(to); ctx.Err() != nil {
+			return nil, nil, err
+		}
+		t.endpoints.suspect(to, t.shared.limits.last)
+		failed = append(failed, to)
+	}
 }
 
 // begins sends the PROXY protocol header to an endpoint and performs the TLS handshake, each if it is configured. On an error it resets the
@@ -154,18 +170,16 @@ func (s *httpSession) dial(ctx context.Context) (net.Conn, error) {
 		b.leave()
 		return nil, &httpproxy.StatusError{Status: http.StatusServiceUnavailable, Err: errors.New("there are too many connections")}
 	}
-	endpoint, to, err := t.connect(ctx, s.client, s.from, s.asked)
+	far, c, err := t.reach(ctx, s.client, s.from, s.asked, front)
 	if err != nil {
 		b.leave()
-		return nil, &httpproxy.StatusError{Status: http.StatusServiceUnavailable, Err: err}
+		status := http.StatusServiceUnavailable
+		if errors.Is(err, errNotTaken) {
+			status = http.StatusBadGateway
+		}
+		return nil, &httpproxy.StatusError{Status: status, Err: err}
 	}
-	far, err := t.begins(ctx, endpoint, s.from, s.asked, front)
-	if err != nil {
-		t.endpoints.done(to)
-		b.leave()
-		return nil, &httpproxy.StatusError{Status: http.StatusBadGateway, Err: err}
-	}
-	c := &relayed{client: s.client, endpoint: endpoint, to: to, session: &s.session}
+	c.session = &s.session
 	t.begin(c)
 	s.mu.Lock()
 	b.Conn, b.relayed = far, c

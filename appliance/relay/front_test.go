@@ -366,3 +366,56 @@ func TestHandOverOfFronts(t *testing.T) {
 		})
 	}
 }
+
+// Test1049_endpoint_that_does_not_begin_TLS: a client goes to another endpoint if the handshake with the first one fails, over TCP and HTTP, as if that had
+// refused the connection. An HTTP client of such endpoints alone gets 502.
+func Test1049_endpoint_that_does_not_begin_TLS(t *testing.T) {
+	pair, roots := certificate(t, "web.default.svc")
+	other, _ := certificate(t, "web.default.svc")
+	endpoint := func(name string, pair tls.Certificate) netip.AddrPort {
+		return tcpServer(t, local, func(c *net.TCPConn) {
+			secure := tls.Server(c, &tls.Config{Certificates: []tls.Certificate{pair}})
+			r, err := http.ReadRequest(bufio.NewReader(secure))
+			if err != nil {
+				return
+			}
+			_ = r.Body.Close()
+			fmt.Fprintf(secure, "HTTP/1.1 200 OK\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%s", len(name), name)
+			_ = secure.Close()
+		})
+	}
+	good, stranger := endpoint("good", pair), endpoint("stranger", other)
+	plain := tcpServer(t, local, func(c *net.TCPConn) { _, _ = io.WriteString(c, "220 what?\r\n") })
+	for what, c := range map[string]struct {
+		http      bool
+		endpoints []netip.AddrPort
+		retries   int
+		want      string
+	}{
+		"TCP":                  {false, []netip.AddrPort{plain, stranger, good}, 2, "200 good"},
+		"HTTP":                 {true, []netip.AddrPort{plain, stranger, good}, 2, "200 good"},
+		"HTTP, none":           {true, []netip.AddrPort{plain, stranger}, 2, "502"},
+		"HTTP, without others": {true, []netip.AddrPort{stranger}, 0, "502"},
+	} {
+		t.Run(what, func(t *testing.T) {
+			l := start(t, quick())
+			at := freePort(t, local)
+			l.set(Port{ID: "default/web", Protocol: TCP, Listen: at, Endpoints: c.endpoints, Connect: Connect{Timeout: patience, Retries: c.retries},
+				Front: &Front{HTTP: c.http, ResponseTimeout: time.Minute, BackendTLS: &tls.Config{RootCAs: roots, ServerName: "web.default.svc"}}})
+			for range 20 {
+				client := dialTCP(t, at)
+				if _, err := io.WriteString(client, "GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"); err != nil {
+					t.Fatal(err)
+				}
+				res, err := http.ReadResponse(bufio.NewReader(client), nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				body, err := io.ReadAll(res.Body)
+				if got := fmt.Sprint(res.StatusCode, " ", string(body)); err != nil || !strings.HasPrefix(got, c.want) {
+					t.Fatalf("%q, %v; want %q", got, err, c.want)
+				}
+			}
+		})
+	}
+}

@@ -17,8 +17,8 @@ func TestFrontedPorts(t *testing.T) {
 			switch {
 			case n.Kind != NeedKeyPair && n.Kind != NeedAuthority, n.Name == "default/good" && n.Kind == NeedKeyPair, n.Name == "default/ca" && n.Kind == NeedAuthority:
 				o.Answer(n, State{})
-			case n.Name == "default/kept":
-				o.Answer(n, State{Wrong: "data[tls.crt] is empty; the certificate before stays in use"})
+			case n.Name == "default/ended", n.Name == "default/kept":
+				o.Answer(n, State{Wrong: "data[tls.crt] is empty; the certificate before stays in use", Serves: n.Name == "default/kept"})
 			case n.Name == "default/soon":
 				o.Answer(n, State{Soon: "its certificate ends"})
 			default:
@@ -35,7 +35,8 @@ func TestFrontedPorts(t *testing.T) {
 		"one port":       {map[string]string{secret + ".https": "good"}, "kernel", "relayed", "[default/good]", nil},
 		"missing":        {map[string]string{secret + ".https": "none-such"}, "kernel", "refuses", "[default/none-such]", []string{"SecretUnusable error metadata.annotations[svcctl.io/tls-secret.https] Secret default/none-such: it is not there; until then clients are refused"}},
 		"one of two":     {map[string]string{secret + ".https": "none-such,good"}, "kernel", "relayed", "[default/good default/none-such]", []string{"SecretUnusable error metadata.annotations[svcctl.io/tls-secret.https] Secret default/none-such"}},
-		"kept":           {map[string]string{secret + ".https": "kept"}, "kernel", "relayed", "[default/kept]", []string{"SecretUnusable error metadata.annotations[svcctl.io/tls-secret.https] Secret default/kept: data[tls.crt] is empty; the certificate before stays in use"}},
+		"kept":           {map[string]string{secret + ".https": "kept"}, "kernel", "relayed", "[default/kept]", []string{"SecretNotInForce error metadata.annotations[svcctl.io/tls-secret.https] Secret default/kept: data[tls.crt] is empty; the certificate before stays in use"}},
+		"kept and ended": {map[string]string{secret + ".https": "ended"}, "kernel", "relayed", "[default/ended]", []string{"SecretUnusable error metadata.annotations[svcctl.io/tls-secret.https] Secret default/ended: data[tls.crt] is empty; the certificate before stays in use"}},
 		"soon":           {map[string]string{secret + ".https": "soon"}, "kernel", "relayed", "[default/soon]", []string{"CertificateExpires warning metadata.annotations[svcctl.io/tls-secret.https] Secret default/soon: its certificate ends"}},
 		"no CA":          {map[string]string{secret + ".https": "good", "svcctl.io/tls-client-ca": "none-such"}, "kernel", "refuses", "[default/good default/none-such]", []string{"SecretUnusable error metadata.annotations[svcctl.io/tls-client-ca]"}},
 		"backend's CA":   {map[string]string{backend + ".http": "https", "svcctl.io/backend-ca": "ca"}, "relayed", "kernel", "[default/ca]", nil},

@@ -49,8 +49,10 @@ func Plans(services ...string) []Need {
 
 // State is the state of a Need. The zero State means that the need is met, or, for a source set, that it is not configured.
 type State struct {
-	// Missing is set when the Service cannot use what it needs. A Secret with an error (Wrong) may still be usable, in its last valid version.
+	// Missing is set when the Service cannot use what it needs.
 	Missing bool
+	// Serves is set when the Service works with what it has although there is a problem (Wrong): the last valid version of a Secret, which has not expired.
+	Serves bool
 	// Wrong describes the problem with the needed object, and how to fix it; "" if there is none.
 	Wrong string
 	// Soon is the warning that a certificate expires soon, and what to do about it; "" if it does not.

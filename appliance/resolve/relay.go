@@ -212,6 +212,8 @@ func (r *resolver) relaysNothing(kind string) {
 const (
 	// ReasonSecretUnusable is the problem reason for a Secret that is missing or unusable.
 	ReasonSecretUnusable = "SecretUnusable"
+	// ReasonSecretNotInForce is the problem reason for an unusable Secret whose last usable version serves.
+	ReasonSecretNotInForce = "SecretNotInForce"
 	// ReasonCertificateExpires is the problem reason for a certificate that expires soon.
 	ReasonCertificateExpires = "CertificateExpires"
 	// ReasonBackendUnchecked is the problem reason for a port where the relay does not verify the TLS certificates of endpoints.
@@ -263,11 +265,13 @@ func (r *resolver) checkFronts() (lack []bool) {
 			if id := fmt.Sprint(key, secret, kind); !reported[id] {
 				reported[id] = true
 				if state.Wrong != "" {
-					until := ""
+					reason, until := ReasonSecretUnusable, ""
 					if state.Missing {
 						until = "; until then clients are refused"
+					} else if state.Serves {
+						reason = ReasonSecretNotInForce
 					}
-					r.refuse(annotation.Field(key), ReasonSecretUnusable, "Secret %s: %s%s", secret, state.Wrong, until)
+					r.refuse(annotation.Field(key), reason, "Secret %s: %s%s", secret, state.Wrong, until)
 				}
 				if state.Soon != "" {
 					r.warn(r.ref, annotation.Field(key), ReasonCertificateExpires, "Secret %s: %s", secret, state.Soon)

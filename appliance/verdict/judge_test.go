@@ -101,6 +101,19 @@ func TestDrainedComesFirst(t *testing.T) {
 	}
 }
 
+// Test1014_last_usable_version_of_a_Secret_serves: its Service answers in an earlier version, and what is written is not in force.
+func Test1014_last_usable_version_of_a_Secret_serves(t *testing.T) {
+	for reason, want := range map[string]string{
+		"SecretNotInForce": "the only Service answers; 1 is served in an earlier version",
+		"SecretUnusable":   "the only Service does not answer",
+	} {
+		p := wire.Problem{Object: "Service shop/web", Reason: reason, Severity: wire.SeverityError}
+		if v := judge(NewJudge(map[string]bool{"shop/web": false}), p); v.Text != want {
+			t.Errorf("%s: %s, want %s", reason, v.Text, want)
+		}
+	}
+}
+
 // judge has problems come up.
 func judge(j *Judge, problems ...wire.Problem) wire.Verdict {
 	var came []*Problem

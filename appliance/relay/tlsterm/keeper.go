@@ -214,6 +214,11 @@ func (p *Pair) same(o *Pair) bool {
 // Leaf returns the parsed server certificate, without its chain.
 func (p *Pair) Leaf() *x509.Certificate { return p.certificate.Leaf }
 
+// IsValid reports whether clients may accept the certificate at a time: it has begun and has not expired.
+func (p *Pair) IsValid(at time.Time) bool {
+	return !at.Before(p.Leaf().NotBefore) && at.Before(p.Leaf().NotAfter)
+}
+
 // String returns the names and the expiry of the certificate, for messages.
 func (p *Pair) String() string {
 	return fmt.Sprintf("for %s, until %s", strings.Join(p.Names(), ", "), stamp(p.Leaf().NotAfter))
