@@ -136,8 +136,12 @@ func (f *Facts) conntrack() Finding {
 		return Doubt("conntrack", "connections are not tracked yet",
 			"they are while svcctl runs; if not, load the module nf_conntrack (`modprobe nf_conntrack`)")
 	case c.Entries*100 >= c.Max*conntrackAlarm:
-		fill := map[bool]string{false: fmt.Sprintf("more than %d %% full", conntrackAlarm), true: "full"}[c.Entries*100 >= c.Max*99]
-		return Fault("conntrack", fmt.Sprintf("the connection tracking table is %s (net.netfilter.nf_conntrack_max is %d); new connections fail when it is full", fill, c.Max), "raise net.netfilter.nf_conntrack_max, or find out which clients open so many connections (`conntrack -L`)")
+		fill := fmt.Sprintf("more than %d %% full", conntrackAlarm)
+		if c.Entries*100 >= c.Max*99 {
+			fill = "full"
+		}
+		return Fault("conntrack", fmt.Sprintf("the connection tracking table is %s (net.netfilter.nf_conntrack_max is %d); new connections fail when it is full",
+			fill, c.Max), "raise net.netfilter.nf_conntrack_max, or find out which clients open so many connections (`conntrack -L`)")
 	}
 	return Well("conntrack", fmt.Sprintf("%d of %d entries are in use", c.Entries, c.Max))
 }
