@@ -32,6 +32,8 @@ type follower struct {
 // A change is a change of an object that the API shows.
 type change struct {
 	revision uint64
+	// resume is the revision after which a client that got the change has to go on.
+	resume uint64
 	// old is nil for a creation, new for a deletion.
 	old, new object.Object
 }
@@ -54,7 +56,7 @@ func (c stored) list(namespace string, at uint64) ([]object.Object, uint64, erro
 func (c stored) follow(namespace string, _ uint64) (follower, error) {
 	return follower{
 		about:   func(ref object.Ref) bool { return ref.Kind == c.kind && isIn(ref, namespace) },
-		changes: func(e store.Event) []change { return []change{{e.Revision, e.Old, e.New}} },
+		changes: func(e store.Event) []change { return []change{{e.Revision, e.Revision, e.Old, e.New}} },
 	}, nil
 }
 

@@ -3,6 +3,7 @@ package rest
 import (
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 
@@ -72,6 +73,46 @@ func TestComputedKinds(t *testing.T) {
 		}
 		if got := strings.Join(columns, ", "); got != want {
 			t.Errorf("the columns of %s are %s, want %s", path, got, want)
+		}
+	}
+}
+
+// Test1095_watches_of_computed_objects_resume: a client that is cut off between two events of one change, wherever that is, and goes on behind the
+// resourceVersion of the last one that it has, gets all others.
+func Test1095_watches_of_computed_objects_resume(t *testing.T) {
+	const path = "/apis/networking.k8s.io/v1/ipaddresses"
+	w := newWorld(t)
+	watch := w.watch(fmt.Sprintf("%s?watch=1&resourceVersion=%d", path, w.store.Revision()))
+	dual := service("a", `"type":"LoadBalancer","ipFamilyPolicy":"RequireDualStack"`)
+	for _, step := range []struct {
+		kind   string
+		change func()
+	}{
+		{"ADDED", func() { w.put(dual) }},
+		{"DELETED", func() { w.remove("Service", "a") }},
+	} {
+		step.change()
+		var names []string
+		var versions []uint64
+		for range 3 {
+			event := watch.next()
+			if event["type"] != step.kind {
+				t.Fatalf("%v, want %s", event, step.kind)
+			}
+			names, versions = append(names, fmt.Sprint(at(event, "object", "metadata", "name"))), append(versions, versionOf(t, event))
+		}
+		for i, version := range versions[:2] {
+			again := w.watch(fmt.Sprintf("%s?watch=1&resourceVersion=%d", path, version))
+			for missing := names[i+1:]; len(missing) > 0; { // it may get again what it has
+				event := again.next()
+				name := fmt.Sprint(at(event, "object", "metadata", "name"))
+				if missing = slices.DeleteFunc(slices.Clone(missing), func(n string) bool { return n == name }); event["type"] != step.kind {
+					t.Fatalf("cut off behind %s: %v, want %s", names[i], event, step.kind)
+				}
+			}
+		}
+		if last := versions[2]; last != w.store.Revision() {
+			t.Errorf("the last event has resourceVersion %d, want %d", last, w.store.Revision())
 		}
 	}
 }

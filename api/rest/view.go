@@ -118,11 +118,26 @@ func (v view) follow(namespace string, after uint64) (follower, error) {
 			before[i] = d.show(key)
 		}
 		d.apply(e.Old, e.New)
-		var changes []change
+		var changes, last []change // modifications are the last ones
 		for i, key := range keys {
-			changes = append(changes, changesOf(e.Revision, before[i], d.show(key))...)
+			for _, c := range changesOf(e.Revision, before[i], d.show(key)) {
+				if c.old != nil && c.new != nil {
+					last = append(last, c)
+				} else {
+					changes = append(changes, c)
+				}
+			}
 		}
-		return changes
+		// A client that got only some of them goes on behind the revision before, and gets them all. A modification has this revision nevertheless:
+		// clients take an object with the same resourceVersion for the same object.
+		for i := range changes {
+			if c := &changes[i]; i < len(changes)-1 || len(last) > 0 {
+				if c.resume--; c.new != nil {
+					c.new = withVersion(c.new, c.resume)
+				}
+			}
+		}
+		return append(changes, last...)
 	}}, nil
 }
 
@@ -145,15 +160,15 @@ func changesOf(revision uint64, old, now object.Object) []change {
 	case old == nil && now == nil:
 		return nil
 	case old == nil:
-		return []change{{revision, nil, stamped(now, revision)}}
+		return []change{{revision, revision, nil, stamped(now, revision)}}
 	case now == nil:
-		return []change{{revision, old, nil}}
+		return []change{{revision, revision, old, nil}}
 	case reflect.DeepEqual(old, now):
 		return nil
 	case old.GetMeta().UID != now.GetMeta().UID:
-		return []change{{revision, old, nil}, {revision, nil, stamped(now, revision)}}
+		return []change{{revision, revision, old, nil}, {revision, revision, nil, stamped(now, revision)}}
 	}
-	return []change{{revision, old, stamped(now, revision)}}
+	return []change{{revision, revision, old, stamped(now, revision)}}
 }
 
 // stamped returns an object that has a resourceVersion: its own, or else the given revision.

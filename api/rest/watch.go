@@ -312,8 +312,8 @@ func (s *stream) flush() error {
 	return s.err
 }
 
-// send writes an event about the new version of an object. If old is set, as for a deletion, the event has the old version with the revision of the
-// change as its resourceVersion.
+// send writes an event about the new version of an object. If old is set, as for a deletion, the event has the old version with the
+// revision after which the client goes on as its resourceVersion.
 func (l *watchSession) send(kind string, c change, old bool) error {
 	o := c.new
 	if old {
@@ -321,7 +321,7 @@ func (l *watchSession) send(kind string, c change, old bool) error {
 	}
 	shown := func() any {
 		if old {
-			return l.document(withVersion(o, c.revision))
+			return l.document(withVersion(o, c.resume))
 		}
 		return l.document(o)
 	}

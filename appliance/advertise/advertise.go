@@ -475,6 +475,9 @@ func (p *planner) rangesOf(o *object.IPAddressPool) (ranges []alloc.Pool, ok boo
 			p.refuse(o, at, "%v: the pool is not used", err)
 			return nil, false
 		}
+		if why := object.NotUnicast(pool.First, pool.Last); why != "" { // of an earlier version, which accepted it
+			p.warn(o, at, "%s cannot be load balancer IPs: give a range of unicast addresses", why)
+		}
 		if _, err := alloc.NewPools([]alloc.Pool{pool}); err != nil {
 			p.refuse(o, at, "%v: the pool is not used", err)
 			return nil, false

@@ -178,6 +178,29 @@ func Test1172_older_pool_stays_in_use(t *testing.T) {
 	}
 }
 
+// Test1144_pools_of_addresses_that_cannot_be_VIPs: they are refused when they are written, in words; one that an earlier version accepted is used on, with
+// a warning.
+func Test1144_pools_of_addresses_that_cannot_be_VIPs(t *testing.T) {
+	for addresses, want := range map[string]string{
+		"127.0.0.0/30": "loopback addresses", "0.0.0.1-0.0.0.9": "addresses of this network", "169.254.7.0/24": "link-local addresses", "224.0.0.0/24": "multicast and reserved addresses",
+		"223.255.255.0-224.0.0.9": "multicast and reserved addresses", "126.255.255.255-128.0.0.0": "loopback addresses", "240.0.0.0/28": "multicast and reserved addresses",
+		"::1/128": "the unspecified and the loopback address", "fe80::/120": "link-local addresses", "ff02::/120": "multicast addresses",
+		"198.51.100.0/28": "", "223.255.255.0/24": "", "2001:db8::/120": "", "fd00::1-fd00::9": "",
+	} {
+		o := &object.IPAddressPool{TypeMeta: object.TypeMeta{Kind: object.KindIPAddressPool}, Metadata: object.ObjectMeta{Namespace: "m", Name: "lan"}, Spec: object.IPAddressPoolSpec{Addresses: []string{addresses}}}
+		p, text := Compile(&Objects{Pools: []*object.IPAddressPool{o}}, &Box{}), ""
+		if want != "" {
+			text = want + " cannot be load balancer IPs: give a range of unicast addresses"
+		}
+		if errs := object.Validate(o, object.Options{}); (len(errs) > 0) != (want != "") || !strings.Contains(fmt.Sprint(errs), text) {
+			t.Errorf("%s: %v, want %q", addresses, errs, text)
+		}
+		if len(p.Pools) != 1 || (len(p.Problems) > 0) != (want != "") || want != "" && (p.Problems[0].Message != text || !p.Problems[0].Warning) {
+			t.Errorf("%s: %v %v, want %q", addresses, p.Pools, p.Problems, text)
+		}
+	}
+}
+
 // What a pool cannot be is named, and the others are used.
 func TestPools(t *testing.T) {
 	p := compile(t, lan, "IPAddressPool m/twice: {addresses: [10.0.0.0/24, 192.0.2.40/32]}", "IPAddressPool m/own: {addresses: [10.0.0.0/24, 10.0.0.7-10.0.0.8]}",

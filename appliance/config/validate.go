@@ -170,7 +170,7 @@ func (c *Config) validatePools(v *validation) {
 		list []nft.Range
 	}{{"load-balancer-pool", c.Addresses.LoadBalancerPools}, {"load-balancer-internal-pool", c.Addresses.InternalPools}} {
 		for _, pool := range pools.list {
-			if why := notUnicast(pool.First, pool.Last); why != "" {
+			if why := object.NotUnicast(pool.First, pool.Last); why != "" {
 				v.add(pools.flag, pool.String(), "%s cannot be load balancer IPs: give a range of unicast addresses", why)
 			}
 			for _, p := range c.Addresses.ClusterIPRanges {
@@ -212,31 +212,10 @@ func (c *Config) validateServiceRanges(v *validation) {
 		if p.Addr().Is6() && p.Bits() < minServiceBits6 {
 			v.add(flag, p.String(), "is larger than can be allocated from: give a longer prefix, as /%d", minServiceBits6)
 		}
-		if why := notUnicast(p.Masked().Addr(), nft.PrefixRange(p).Last); why != "" {
+		if why := object.NotUnicast(p.Masked().Addr(), nft.PrefixRange(p).Last); why != "" {
 			v.add(flag, p.String(), "%s cannot be cluster IPs: give a range of unicast addresses", why)
 		}
 	}
-}
-
-// notUnicast returns the name of the first class of addresses between first and last that cannot be VIPs, as "loopback addresses"; "" when
-// there is none.
-func notUnicast(first, last netip.Addr) string {
-	span := nft.Range{First: first, Last: last}
-	for _, kind := range []struct{ prefix, name string }{
-		{"0.0.0.0/8", "addresses of this network"},
-		{"127.0.0.0/8", "loopback addresses"},
-		{"169.254.0.0/16", "link-local addresses"},
-		{"224.0.0.0/3", "multicast and reserved addresses"},
-		{"::/127", "the unspecified and the loopback address"},
-		{"::ffff:0:0/96", "IPv4-mapped addresses"},
-		{"fe80::/10", "link-local addresses"},
-		{"ff00::/8", "multicast addresses"},
-	} {
-		if p := netip.MustParsePrefix(kind.prefix); span.Overlaps(nft.PrefixRange(p)) {
-			return kind.name
-		}
-	}
-	return ""
 }
 
 // validateModes checks the settings that accept only certain words.

@@ -164,11 +164,9 @@ func (d *discovery) changed(now time.Time, key string) (changed, gone []*write.S
 	for k, w := range claims {
 		claim := write.Claim{Namespace: s.namespace, Service: s.name, UID: s.uid, Port: k.Port, Protocol: w.protocol, From: d.fromOf(k)}
 		p := d.providers[k.Provider]
-		if r, is := p.refused[k.Question.String()]; is {
-			if now.Before(r.until) {
-				d.schedule.touch(r.until, key)
-				continue
-			}
+		if r, is := p.refused[k.Question.String()]; is && now.Before(r.until) {
+			d.schedule.touch(r.until, key)
+			continue
 		}
 		var stored []*write.Slice
 		for _, have := range d.stored.slices[key] {

@@ -291,6 +291,27 @@ func ParseAddressRange(text string) (first, last netip.Addr, err error) {
 	return first, last, nil
 }
 
+// NotUnicast returns the name of the first class of addresses between first and last that cannot be VIPs, as "loopback addresses"; "" when there is
+// none.
+func NotUnicast(first, last netip.Addr) string {
+	for _, kind := range []struct{ prefix, name string }{
+		{"0.0.0.0/8", "addresses of this network"},
+		{"127.0.0.0/8", "loopback addresses"},
+		{"169.254.0.0/16", "link-local addresses"},
+		{"224.0.0.0/3", "multicast and reserved addresses"},
+		{"::/127", "the unspecified and the loopback address"},
+		{"::ffff:0:0/96", "IPv4-mapped addresses"},
+		{"fe80::/10", "link-local addresses"},
+		{"ff00::/8", "multicast addresses"},
+	} {
+		p := netip.MustParsePrefix(kind.prefix)
+		if p.Contains(first) || p.Contains(last) || first.BitLen() == p.Addr().BitLen() && first.Less(p.Addr()) && p.Addr().Less(last) {
+			return kind.name
+		}
+	}
+	return ""
+}
+
 // InAddressRange reports whether an address lies in a range in the form of ParseAddressRange.
 func InAddressRange(addr netip.Addr, text string) bool {
 	first, last, err := ParseAddressRange(text)
@@ -304,8 +325,11 @@ func (o *IPAddressPool) validate(Object) Errors {
 	}
 	var errs Errors
 	for i, text := range o.Spec.Addresses {
-		if _, _, err := ParseAddressRange(text); err != nil {
+		first, last, err := ParseAddressRange(text)
+		if err != nil {
 			errs = append(errs, invalid(at.index(i), text, err.Error())...)
+		} else if why := NotUnicast(first, last); why != "" {
+			errs = append(errs, invalid(at.index(i), text, why+" cannot be load balancer IPs: give a range of unicast addresses")...)
 		}
 	}
 	if a := o.Spec.ServiceAllocation; a != nil {

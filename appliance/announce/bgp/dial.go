@@ -2,6 +2,7 @@ package bgp
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -202,7 +203,10 @@ func advertiseOn(ifname string) error {
 	}
 	fd, err := unix.Socket(unix.AF_INET6, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.IPPROTO_ICMPV6)
 	if err != nil {
-		return os.NewSyscallError("socket (it needs CAP_NET_RAW)", err)
+		if err == unix.EPERM {
+			return errors.New("router advertisements need CAP_NET_RAW")
+		}
+		return os.NewSyscallError("socket", err)
 	}
 	defer func() { _ = unix.Close(fd) }()
 	if err := unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_MULTICAST_HOPS, maxTTL); err != nil {

@@ -56,7 +56,7 @@ func Open(ifi *net.Interface, prefixes []netip.Prefix, log *slog.Logger, changed
 		}
 		if err != nil {
 			p.Close()
-			return nil, fmt.Errorf("listen on %s: %w (it needs CAP_NET_RAW)", ifi.Name, err)
+			return nil, fmt.Errorf("listen on %s: %w", ifi.Name, err)
 		}
 	}
 	return p, nil

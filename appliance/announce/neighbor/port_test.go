@@ -1,8 +1,10 @@
 package neighbor
 
 import (
+	"errors"
 	"log/slog"
 	"net"
+	"strings"
 	"testing"
 	"time"
 
@@ -134,5 +136,20 @@ func Test878_an_interface_takes_no_frames(t *testing.T) {
 	case <-done:
 	case <-time.After(time.Minute):
 		t.Error("frames are still being sent")
+	}
+}
+
+// TestErrorOfAnInterfaceThatIsGone: it is the kernel's, and asks for no right that the process has.
+func TestErrorOfAnInterfaceThatIsGone(t *testing.T) {
+	h := netlab.New(t).Host("box")
+	err := h.Do(func() error {
+		p, err := Open(&net.Interface{Index: 4711, Name: "gone0", HardwareAddr: make(net.HardwareAddr, 6)}, nil, slog.New(slog.DiscardHandler), func() {}, nil)
+		if err == nil {
+			p.Close()
+		}
+		return err
+	})
+	if !errors.Is(err, unix.ENODEV) || strings.Contains(err.Error(), "CAP_NET_RAW") {
+		t.Errorf("%v", err)
 	}
 }

@@ -8,7 +8,6 @@ import (
 	"net"
 	"net/netip"
 	"net/url"
-	"os"
 	"slices"
 	"strings"
 	"time"
@@ -66,14 +65,9 @@ func (p *Provider) servers() ([]string, error) {
 	if p.server != "" {
 		return []string{p.server}, nil
 	}
-	file, err := os.Open(p.conf)
+	conf, err := dns.ClientConfigFromFile(p.conf)
 	if err != nil {
 		return nil, err
-	}
-	defer file.Close()
-	conf, err := dns.ClientConfigFromReader(file)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", p.conf, err)
 	}
 	var all []string
 	for _, s := range conf.Servers {

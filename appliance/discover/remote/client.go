@@ -261,9 +261,6 @@ func (c *Client) pause(ctx context.Context) error {
 	c.mu.Lock()
 	wait := time.Until(c.until)
 	c.mu.Unlock()
-	if wait <= 0 {
-		return nil
-	}
 	return Sleep(ctx, wait)
 }
 
@@ -336,7 +333,7 @@ func Unmarshal(text []byte, into any) error {
 	return nil
 }
 
-// Sleep waits for d. If ctx is done earlier, it returns the error of ctx.
+// Sleep waits for d, which may be 0 or less. If ctx is done earlier, it returns the error of ctx.
 func Sleep(ctx context.Context, d time.Duration) error {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -404,10 +401,8 @@ func (h *Hub) Follow(ctx context.Context, q provider.Question, take func(provide
 	h.mu.Lock()
 	wait := rest - time.Since(h.failed)
 	h.mu.Unlock()
-	if wait > 0 {
-		if err := Sleep(ctx, wait); err != nil {
-			return err
-		}
+	if err := Sleep(ctx, wait); err != nil {
+		return err
 	}
 	f := &follower{q, make(chan struct{}, 1)}
 	e := h.join(ctx, f, stream)

@@ -187,7 +187,8 @@ func (p *Provider) watch(ctx context.Context, e *remote.Events) error {
 	defer tick.Stop()
 	var last []byte
 	for {
-		if err := p.watchDirs(watcher); err != nil {
+		file, err := p.watchDirs(watcher)
+		if err != nil {
 			return err
 		}
 		text, groups, err := p.read(ctx, last)
@@ -198,29 +199,46 @@ func (p *Provider) watch(ctx context.Context, e *remote.Events) error {
 			return fmt.Errorf("%s: %w", p.path, err)
 		}
 		last = text
-		select {
-		case <-watcher.Events:
-		case <-watcher.Errors: // events were lost
-		case <-tick.C:
-		case <-ctx.Done():
-			return ctx.Err()
+		rest := time.After(pause)
+		for changed := false; !changed || rest != nil; {
+			select {
+			case e := <-watcher.Events:
+				changed = changed || p.concerns(e.Name, file)
+			case <-watcher.Errors: // events were lost
+				changed = true
+			case <-tick.C:
+				changed = true
+			case <-rest:
+				rest = nil
+			case <-ctx.Done():
+				return ctx.Err()
+			}
 		}
 	}
 }
 
-// watchDirs watches the directories of the file and of the target of its symbolic links. The file itself is not watched, since a rename
-// replaces it.
-func (p *Provider) watchDirs(watcher *fsnotify.Watcher) error {
-	file, err := filepath.EvalSymlinks(p.path)
-	if err != nil {
-		return err
+// concerns reports whether an event about a name in a watched directory can be a change of the file, which was at the path file: it is about the file, or
+// the symbolic links lead elsewhere now.
+func (p *Provider) concerns(name, file string) bool {
+	if name == p.path || name == file {
+		return true
+	}
+	now, err := filepath.EvalSymlinks(p.path)
+	return err != nil || now != file
+}
+
+// watchDirs watches the directories of the file and of the target of its symbolic links, and returns the path of that target. The file itself is not
+// watched, since a rename replaces it.
+func (p *Provider) watchDirs(watcher *fsnotify.Watcher) (file string, err error) {
+	if file, err = filepath.EvalSymlinks(p.path); err != nil {
+		return "", err
 	}
 	for _, name := range []string{p.path, file} {
 		if err := watcher.Add(filepath.Dir(name)); err != nil {
-			return fmt.Errorf("%s: %w", filepath.Dir(name), err)
+			return "", fmt.Errorf("%s: %w", filepath.Dir(name), err)
 		}
 	}
-	return nil
+	return file, nil
 }
 
 // read returns the text and the groups of the file. It repeats while the JSON is invalid, for at most settle. If the text equals last,

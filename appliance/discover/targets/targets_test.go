@@ -1,6 +1,7 @@
 package targets
 
 import (
+	"encoding/binary"
 	"fmt"
 	"net"
 	"net/http"
@@ -11,6 +12,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"svcctl.io/svcctl/appliance/discover/provider"
 	"svcctl.io/svcctl/appliance/test/providertest"
@@ -137,6 +140,66 @@ func Test986_targets_behind_links(t *testing.T) {
 	f.Answer("10.0.0.3:1")
 	link("v1/web.json", "web.json")
 	f.Answer("10.0.0.1:1")
+}
+
+// Test1145_other_files_beside_the_targets: what is written to other files of the directory causes no read of the file of targets, and what is written to that
+// one without a pause, a read each 50 ms at most.
+func Test1145_other_files_beside_the_targets(t *testing.T) {
+	dir := t.TempDir()
+	name := filepath.Join(dir, "web.json")
+	write(t, name, web)
+	f := providertest.Follow(t, open(t, "file://"+name, nil), "web")
+	f.Answer(webEndpoints...)
+	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(fd)
+	opened := func(do func()) (times, most int) {
+		watch, err := unix.InotifyAddWatch(fd, name, unix.IN_ACCESS|unix.IN_OPEN)
+		if err != nil {
+			t.Fatal(err)
+		}
+		begin := time.Now()
+		do()
+		most = int(time.Since(begin)/pause) + 3
+		buf := make([]byte, 1<<16)
+		for n, _ := unix.Read(fd, buf); n > 0; n, _ = unix.Read(fd, buf) {
+			for at := 0; at+unix.SizeofInotifyEvent <= n; at += unix.SizeofInotifyEvent + int(binary.NativeEndian.Uint32(buf[at+12:])) {
+				if binary.NativeEndian.Uint32(buf[at+4:])&unix.IN_OPEN != 0 {
+					times++
+				}
+			}
+		}
+		_, _ = unix.InotifyRmWatch(fd, uint32(watch))
+		return times, most
+	}
+	beside, _ := opened(func() {
+		for i := range 300 {
+			write(t, filepath.Join(dir, fmt.Sprintf("other%d", i%3)), "x")
+			time.Sleep(time.Millisecond) // as a program that writes all the time
+		}
+	})
+	if ticks := 2; beside > ticks {
+		t.Errorf("it is read %d times while others are written", beside)
+	}
+	file, err := os.OpenFile(name, os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	if times, most := opened(func() {
+		for i := range 300 {
+			if _, err := file.WriteAt([]byte(strings.Repeat(" ", i%2)+web), 0); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(time.Millisecond)
+		}
+	}); times > most {
+		t.Errorf("it is read %d times while it is written, %d at most", times, most)
+	}
+	replace(t, name, `[{"targets": ["10.0.0.7:80"], "labels": {"job": "web"}}]`)
+	f.Answer("10.0.0.7:80")
 }
 
 func Test986_targets_of_a_URL(t *testing.T) {
