@@ -298,7 +298,7 @@ func (r *rehearsal) changed() []wire.PlannedObject {
 		case versions[1] == nil:
 			did = wire.Removed
 		}
-		list = append(list, wire.PlannedObject{Object: ref.String(), Did: did, Values: given(was.Object, is.Object)})
+		list = append(list, wire.PlannedObject{Object: ref.String(), Did: did, Values: given(was.Whole().Object, is.Whole().Object)})
 	}
 	slices.SortFunc(list, func(a, b wire.PlannedObject) int { return strings.Compare(a.Object, b.Object) })
 	return list
@@ -408,13 +408,9 @@ func Plan(cfg config.Config, paths []string, stdin io.Reader, w io.Writer) (name
 		return names, nil, err
 	}
 	cfg = made.cfg
-	var services []string
-	for key := range objects.Services() {
-		services = append(services, key)
-	}
 	sets := parts.NewSourceSets(sourceSetFiles(cfg.Services.SourceSets))
 	host := reconcile.Host{Box: cfg.OfflineBox(), Resolve: cfg.ResolveFacts(nil, nil)}
-	ruleset, found := reconcile.Plan(host, objects.InForce(), services, false, sets, parts.NewForeseen(objects.InForce().Secret))
+	ruleset, found := reconcile.Plan(host, objects.InForce(), objects.Services(), false, sets, parts.NewForeseen(objects.InForce().Secret))
 	if err := ruleset.WriteText(w); err != nil {
 		return names, nil, fmt.Errorf("write the plan: %w", err)
 	}
@@ -501,5 +497,9 @@ func Pin(cfg config.Config, files map[string]*manifest.File) (map[string]*object
 	if err != nil {
 		return nil, nil, err
 	}
-	return maps.Collect(objects.Services()), objects.Problems(), nil
+	services := map[string]*object.Service{}
+	for _, key := range objects.Services() {
+		services[key], _, _ = objects.Service(key)
+	}
+	return services, objects.Problems(), nil
 }

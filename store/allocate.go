@@ -95,7 +95,7 @@ func (t *transaction) attempt(changes []*change) (again bool) {
 	t.joint = index.Externals{}
 	for _, c := range services {
 		if c.next != nil {
-			t.joint.Add(c.ref.Key(), c.service())
+			t.joint.Add(c.ref.Key(), index.ExternalIPs(c.service())...)
 		}
 		c.release(t)
 	}

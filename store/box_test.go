@@ -213,7 +213,7 @@ func checkInvariants(t testing.TB, s *Store) {
 			t.Errorf("%s shares revision %s with another object", ref, version)
 		}
 		revisions[version] = true
-		svc, ok := r.Object.(*object.Service)
+		svc, ok := record.Whole(r.Object).(*object.Service)
 		if !ok || r.Withheld {
 			continue
 		}
@@ -250,7 +250,7 @@ func checkInvariants(t testing.TB, s *Store) {
 	}
 	ips, ingress := 0, 0
 	for _, r := range s.table.records {
-		svc, ok := r.Object.(*object.Service)
+		svc, ok := record.Whole(r.Object).(*object.Service)
 		if !ok || r.Withheld {
 			continue
 		}

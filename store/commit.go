@@ -255,7 +255,7 @@ func (t *transaction) publish(changes []*change, revision uint64, update journal
 		}
 		s.declared.noteOwner(c.ref, record.OwnerOf(c.old), record.OwnerOf(s.table.get(c.ref)))
 	}
-	s.table.pack(keepWhole)
+	s.pack(keepWhole)
 	dataplane = s.publishPending(t) || dataplane
 	s.feed.advance(revision, update, dataplane, ephemeral)
 	return result

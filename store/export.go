@@ -13,7 +13,6 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"svcctl.io/svcctl/store/engine"
@@ -342,8 +341,7 @@ var (
 // values and ages, and the declarations of files. The objects are shared, the indexes are copied. Nothing is written to disk. The copy uses
 // the current snapshot of the host. In a fleet it includes all commits of other boxes that have arrived.
 func (s *Store) Fork() (fork *Store, revision uint64, err error) {
-	end := sync.OnceFunc(s.look())
-	defer end()
+	defer s.look()()
 	switch head, isTimed := s.PendingHead(pending.Timed); {
 	case s.reserves:
 		return nil, 0, ErrForkReserved
@@ -367,12 +365,16 @@ func (s *Store) Fork() (fork *Store, revision uint64, err error) {
 	cfg.Program = "" // it seals nothing
 	fork, err = open(in, cfg, func(fork *Store) ([]*record.Record, error) {
 		s.copyTo(fork)
-		end() // writers of the store need not wait for the rest
-		for key, svc := range inOrder(fork.table.index.Services()) {
-			if err := fork.hold(svc); err != nil {
-				return nil, fmt.Errorf("hold what Service %s has: %w", key, err)
+		for v, owner := range s.allocator.all {
+			if s.table.records[object.ServiceRef(owner)] == nil {
+				continue // of a trial or a rollout
+			}
+			request, _ := s.allocator.requestOf(v, owner)
+			if err := fork.allocator.hold(v, request); err != nil {
+				return nil, fmt.Errorf("hold what Service %s has: %w", owner, err)
 			}
 		}
+		fork.allocator.begin()
 		return nil, nil
 	})
 	if err == nil {

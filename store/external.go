@@ -122,7 +122,7 @@ func (t *transaction) externalHolder(addr netip.Addr, port alloc.Port, except st
 func (t *transaction) onExternal(addr netip.Addr, port alloc.Port, except string) string {
 	holder, first := "", uint64(0)
 	for _, all := range []index.Externals{t.s.table.index.Externals(), t.externals, t.joint} {
-		for key := range all[addr] {
+		for _, key := range all[addr] {
 			if key == except {
 				continue
 			}

@@ -119,16 +119,15 @@ func (l *changeLog) reset(revision uint64) { *l = changeLog{since: revision} }
 // addChange records the Services, the Pod, the Secret or the other object that a change affects. The parameters was and is are the versions before
 // and after the change. The version before is nil for a new object, the version after is nil for a removed one.
 func (l *changeLog) addChange(revision uint64, ref object.Ref, was, is *record.Record) {
-	var before, now string
-	if was != nil {
-		before = index.ServiceKey(was.Object)
-		l.addService(revision, before)
-	}
-	if is != nil {
-		now = index.ServiceKey(is.Object)
-	}
-	if now != before {
-		l.addService(revision, now)
+	service := ""
+	for _, r := range []*record.Record{was, is} {
+		if r == nil {
+			continue
+		}
+		if key := index.ServiceKey(r.Object); key != service && key != "" {
+			l.add(logEntry{revision, key, ofService})
+			service = key
+		}
 	}
 	switch ref.Kind {
 	case object.KindPod:
@@ -140,13 +139,6 @@ func (l *changeLog) addChange(revision uint64, ref object.Ref, was, is *record.R
 		if !isEphemeral(ref.Kind) {
 			l.add(logEntry{revision, record.Key(ref), ofOther})
 		}
-	}
-}
-
-// addService records that a Service is affected by a change. It ignores the key "".
-func (l *changeLog) addService(revision uint64, key string) {
-	if key != "" {
-		l.add(logEntry{revision, key, ofService})
 	}
 }
 

@@ -91,7 +91,7 @@ func checkTracked(t *testing.T, s *Store, first map[object.Ref]*record.Record) {
 func insideOf(s *Store) string {
 	var b strings.Builder
 	d, n := &s.declared, &s.table.namespaces
-	fmt.Fprintln(&b, s.table.records, *s.table.index, *n, s.table.dependents, s.table.declaredServices, d.byObject, d.undeclared, d.duplicates, d.troubled, d.held, s.outcomes, s.sources)
+	fmt.Fprintln(&b, s.table.records, *s.table.index, *n, s.table.dependents, s.table.served, s.table.declaredServices, d.byObject, d.undeclared, d.duplicates, d.troubled, d.held, s.outcomes, s.sources)
 	for _, each := range slices.SortedFunc(maps.Keys(s.table.foreign), func(a, b annotation.Remark) int { return strings.Compare(fmt.Sprint(a), fmt.Sprint(b)) }) {
 		fmt.Fprintln(&b, each, *s.table.foreign[each])
 	}

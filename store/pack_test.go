@@ -147,3 +147,76 @@ func Test1113_others_slices_stay_packed(t *testing.T) {
 		}
 	}
 }
+
+// TestServicesArePacked: Services are as they were after they were packed, for those that read one, list all or look for selectors, labels and
+// addresses, and a fork holds their values.
+func TestServicesArePacked(t *testing.T) {
+	b := newBox(t)
+	var docs strings.Builder
+	for i := range 40 {
+		fmt.Fprintf(&docs, "---\napiVersion: v1\nkind: Service\nmetadata:\n  name: s%02d\n  labels: {app: a%d, kubernetes.io/service-name: x}\n  annotations: {note: \"<%d> & more\"}\n"+
+			"spec:\n  type: %s\n  selector: {app: a%d, tier: t%d}\n  externalIPs: [203.0.113.%d]\n  ports: [{name: http, port: 80, targetPort: web}, {name: dns, port: 53, protocol: UDP, targetPort: 5353}]\n",
+			i, i, i, []string{"ClusterIP", "NodePort", "LoadBalancer"}[i%3], i, i%2, i+1)
+	}
+	b.apply("all.yaml", docs.String())
+	before := map[string]string{}
+	for _, key := range b.s.Services() {
+		svc, _, _ := b.s.Service(key)
+		before[key] = jsonOf(svc)
+	}
+	b.s.Pack()
+	packed := 0
+	for ref, r := range b.s.table.records {
+		if _, is := r.Object.(*record.Packed); is && ref.Kind == object.KindService {
+			packed++
+		}
+	}
+	if packed != 40-keepWhole || len(before) != 40 || b.s.table.served != 40 {
+		t.Errorf("%d of %d Services are packed, %d count", packed, len(before), b.s.table.served)
+	}
+	all, _, err := b.s.List(object.KindService, "", 0)
+	if err != nil || len(all) != 40 {
+		t.Fatalf("%d Services: %v", len(all), err)
+	}
+	for _, o := range all {
+		key := object.RefOf(o).Key()
+		if svc, _, _ := b.s.Service(key); jsonOf(svc) != before[key] || jsonOf(o) != before[key] {
+			t.Errorf("%s is\n%s\nlisted as\n%s\nand was\n%s", key, jsonOf(svc), jsonOf(o), before[key])
+		}
+	}
+	list, _, _ := b.s.ListPacked(object.KindService, "", 0)
+	for text, want := range map[string]int{`"app":"a7"`: 1, `"203.0.113.8"`: 1, `"` + object.LabelServiceName + `":"x"`: 40, `"` + object.LabelServiceName + `":"y"`: keepWhole} {
+		found := 0
+		for _, o := range list {
+			if Selected(o, "", text) != nil {
+				found++
+			}
+		}
+		if found < want || found > want+keepWhole {
+			t.Errorf("%d Services with %s, want %d", found, text, want)
+		}
+	}
+	if got := b.s.Selecting("default", map[string]string{"app": "a7", "tier": "t1"}); len(got) != 1 || got[0] != "default/s07" {
+		t.Errorf("selected by %v", got)
+	}
+	if got := b.s.Selecting("default", map[string]string{"app": "a7", "tier": "t0"}); len(got) != 0 {
+		t.Errorf("selected by %v", got)
+	}
+	if found := b.s.CheckPools(false); len(found) > 0 {
+		t.Errorf("the allocator disagrees: %v", found)
+	}
+	fork, _, err := b.s.Fork()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if found := fork.CheckPools(false); len(found) > 0 || fork.allocator.held() != b.s.allocator.held() {
+		t.Errorf("a fork holds %d values, want %d, and disagrees: %v", fork.allocator.held(), b.s.allocator.held(), found)
+	}
+	b.apply("all.yaml", strings.Replace(docs.String(), "selector: {app: a7,", "selector: {app: other,", 1))
+	if got := b.s.Selecting("default", map[string]string{"app": "a7", "tier": "t1"}); len(got) != 0 {
+		t.Errorf("still selected by %v", got)
+	}
+	if got := b.s.Selecting("default", map[string]string{"app": "other", "tier": "t1"}); len(got) != 1 {
+		t.Errorf("selected by %v", got)
+	}
+}

@@ -134,7 +134,10 @@ type Disagreement struct {
 func (s *Store) CheckPools(repair bool) []Disagreement {
 	s.writer.Lock()
 	defer s.writer.Unlock()
-	c := &poolCheck{allocator: s.allocator, repair: repair, services: s.table.index.Services()}
+	c := &poolCheck{allocator: s.allocator, repair: repair, services: map[string]*object.Service{}}
+	for _, key := range s.Services() {
+		c.services[key] = s.table.named(key)
+	}
 	c.allocator.begin()
 	if repair {
 		c.leaks() // first: what it releases may be held again

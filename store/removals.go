@@ -289,7 +289,7 @@ func (t *transaction) holdRemovals(guard RemovalGuard) map[object.Ref]Decision {
 	if guard == nil {
 		return nil
 	}
-	removals := Removals{Files: map[string][]string{}, Total: t.s.table.index.Count(), Declared: t.s.table.declaredServices}
+	removals := Removals{Files: map[string][]string{}, Total: t.s.table.served, Declared: t.s.table.declaredServices}
 	var going []*change
 	for _, c := range t.changes {
 		if !c.remove {
@@ -331,7 +331,7 @@ func (t *transaction) bereft(going []*change, files map[string][]string) {
 				index.Put(by, key, c.old.Owner.File, true)
 			}
 		case *object.Pod:
-			for _, key := range t.s.table.index.Selecting(o.Metadata.Namespace, o.Metadata.Labels) {
+			for _, key := range t.s.table.index.Selecting(o.Metadata.Namespace, o.Metadata.Labels, t.s.table.named) {
 				index.Put(by, key, c.old.Owner.File, true)
 			}
 		}

@@ -11,9 +11,10 @@ import (
 
 // inForce are the frontends of the Services of a box, as the kernel has them.
 func inForce(b *box, endpoint string) (frontends []ReservedFrontend) {
-	for _, svc := range b.s.Services() {
+	for _, key := range b.s.Services() {
 		endpoints := []netip.Addr{netip.MustParseAddr(endpoint)}
-		if _, slices, _ := b.s.Service("default/" + svc.Metadata.Name); len(slices) > 0 {
+		svc, slices, _ := b.s.Service(key)
+		if len(slices) > 0 {
 			endpoints = []netip.Addr{netip.MustParseAddr(slices[0].Endpoints[0].Addresses[0])}
 		}
 		v := valuesOf(svc)

@@ -211,7 +211,7 @@ func TestChanges(t *testing.T) {
 func TestChangeLogForgets(t *testing.T) {
 	var l changeLog
 	for revision := range uint64(maxLog + 10) {
-		l.addService(revision+1, "default/web")
+		l.add(logEntry{revision + 1, "default/web", ofService})
 	}
 	if len(l.entries) > maxLog || l.since == 0 || l.entries[0].revision != l.since+1 {
 		t.Errorf("%d entries since %d, first %d", len(l.entries), l.since, l.entries[0].revision)

@@ -66,8 +66,7 @@ func TestReadersBesideWriters(t *testing.T) {
 						t.Errorf("%s: %v, %v", key, svc, slices)
 					}
 				}
-				for range b.s.Services() {
-				}
+				b.s.Services()
 				b.s.Problems()
 				since = set.Revision
 			}

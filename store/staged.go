@@ -2,7 +2,7 @@ package store
 
 import (
 	"fmt"
-	"iter"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -208,21 +208,18 @@ func (v View) Get(ref object.Ref) (object.Object, Owner) {
 	return record.ObjectOf(r), record.OwnerOf(r)
 }
 
-// Services is Store.Services.
-func (v View) Services() iter.Seq2[string, *object.Service] {
+// Services is Store.Services, in no order.
+func (v View) Services() []string {
 	v.s.mu.RLock()
-	services := v.s.table.index.Services()
-	for ref, before := range v.versions() {
-		if ref.Kind != object.KindService {
-			continue
-		}
-		delete(services, ref.Key())
-		if before != nil && !before.Withheld {
-			services[ref.Key()] = before.Object.(*object.Service)
+	defer v.s.mu.RUnlock()
+	before := v.versions()
+	keys := slices.DeleteFunc(v.s.services(), func(key string) bool { _, is := before[object.ServiceRef(key)]; return is })
+	for ref, r := range before {
+		if ref.Kind == object.KindService && r != nil && !r.Withheld {
+			keys = append(keys, ref.Key())
 		}
 	}
-	v.s.mu.RUnlock()
-	return inOrder(services)
+	return keys
 }
 
 // Since returns the age of a Service, given as "namespace/name", and of its requests for ports.

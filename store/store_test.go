@@ -360,18 +360,14 @@ func TestConfigProblemsAllAtOnce(t *testing.T) {
 func TestServicesAreSortedAndImmutable(t *testing.T) {
 	b := newBox(t)
 	b.apply("a.yaml", "b/x {}\na/y {}\na/x {}\nc {}")
-	var keys []string
-	for key, svc := range b.s.Services() {
-		if index.ServiceKey(svc) != key {
+	keys := b.s.Services()
+	for _, key := range keys {
+		if svc, _, _ := b.s.Service(key); index.ServiceKey(svc) != key {
 			t.Errorf("%s holds %s", key, index.ServiceKey(svc))
 		}
-		keys = append(keys, key)
 	}
 	if want := []string{"a/x", "a/y", "b/x", "default/c"}; !slices.Equal(keys, want) {
 		t.Errorf("got %v", keys)
-	}
-	for range b.s.Services() {
-		break
 	}
 	before := b.service("c")
 	copied := object.DeepCopy(before)

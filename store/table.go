@@ -3,7 +3,6 @@ package store
 import (
 	"cmp"
 	"fmt"
-	"iter"
 	"maps"
 	"net/netip"
 	"slices"
@@ -49,7 +48,7 @@ func IsNodeController(owner string) bool {
 // table has the stored objects and the indexes over them. Only the writer changes it, under Store.mu.
 type table struct {
 	records map[object.Ref]*record.Record // some of them packed, see get
-	// whole has the EndpointSlices that are not packed, the latest changed ones last. It may also have earlier versions of them.
+	// whole has the EndpointSlices and Services that are not packed, the latest changed ones last. It may also have earlier versions of them.
 	whole []*record.Record
 	packs bool // see Pack
 	index *index.Index
@@ -58,8 +57,9 @@ type table struct {
 	namespaces namespaceUse
 	foreign    foreigners
 	dependents dependents
-	// declaredServices counts the Services that belong to files, and the Gateways that do: a Service is generated from each.
-	declaredServices int
+	// served counts the Services that are not withheld. declaredServices counts those that belong to files, and the Gateways that do: a Service is
+	// generated from each.
+	served, declaredServices int
 	// before has the former versions of the objects that have changed since Store.Track, nil for new ones. The map is nil if Track was not called.
 	before map[object.Ref]*record.Record
 }
@@ -76,9 +76,9 @@ func (t *table) clone() *table {
 	n := t.namespaces
 	c := &table{
 		records: maps.Clone(t.records), index: t.index.Clone(), lists: lists{kinds: map[string]*kindList{}}, foreign: make(foreigners, len(t.foreign)),
-		namespaces:       namespaceUse{n.state, maps.Clone(n.files), maps.Clone(n.clients), maps.Clone(n.keeping)},
-		dependents:       dependents{index.CloneMaps(t.dependents.of), maps.Clone(t.dependents.orphaned)},
-		declaredServices: t.declaredServices,
+		namespaces: namespaceUse{n.state, maps.Clone(n.files), maps.Clone(n.clients), maps.Clone(n.keeping)},
+		dependents: dependents{index.CloneMaps(t.dependents.of), maps.Clone(t.dependents.orphaned)},
+		served:     t.served, declaredServices: t.declaredServices,
 	}
 	for each, f := range t.foreign {
 		one := *f
@@ -110,15 +110,14 @@ func (t *table) set(ref object.Ref, r *record.Record) {
 	if old != nil {
 		t.index.Remove(old.Object)
 	}
-	if ref.Kind == object.KindService || ref.Kind == object.KindGateway {
-		t.declaredServices += declaredBy(r) - declaredBy(old)
-	}
+	t.count(ref, old, -1)
+	t.count(ref, r, 1)
 	if r == nil {
 		delete(t.records, ref)
 		return
 	}
 	t.records[ref] = r
-	if ref.Kind == object.KindEndpointSlice {
+	if record.Packs(ref.Kind) {
 		t.whole = append(t.whole, r)
 	}
 	if !r.Withheld {
@@ -126,12 +125,15 @@ func (t *table) set(ref object.Ref, r *record.Record) {
 	}
 }
 
-// declaredBy returns 1 for an object of a file, else 0.
-func declaredBy(r *record.Record) int {
-	if r != nil && r.Owner.File != "" {
-		return 1
+// count adds n, which is 1 or -1, to the numbers of Services for a version of an object; nil is none.
+func (t *table) count(ref object.Ref, r *record.Record, n int) {
+	isService := ref.Kind == object.KindService
+	if r != nil && isService && !r.Withheld {
+		t.served += n
 	}
-	return 0
+	if r != nil && r.Owner.File != "" && (isService || ref.Kind == object.KindGateway) {
+		t.declaredServices += n
+	}
 }
 
 // ReasonNoEffect is the Reason of a warning about a label or annotation that asks for something
@@ -177,8 +179,16 @@ func (f foreigners) count(ref object.Ref, r *record.Record, n int) {
 
 // service returns the Service with a key, its EndpointSlices and its Endpoints.
 func (t *table) service(key string) (*object.Service, []*object.EndpointSlice, *object.Endpoints) {
-	svc, list, endpoints := t.index.Service(key)
-	return svc, wholeSlices(list), endpoints
+	list, endpoints := t.index.Service(key)
+	return t.named(key), wholeSlices(list), endpoints
+}
+
+// named returns the Service with a key; nil if it does not exist or is withheld.
+func (t *table) named(key string) *object.Service {
+	if r := t.records[object.ServiceRef(key)]; r != nil && !r.Withheld {
+		return record.Whole(r.Object).(*object.Service)
+	}
+	return nil
 }
 
 // wholeSlices returns EndpointSlices with packed ones decompressed.
@@ -193,40 +203,46 @@ func wholeSlices(list []object.Object) []*object.EndpointSlice {
 // endpointsAt returns the "namespace/name" of the Services with an endpoint at an address, some of them several times.
 func (t *table) endpointsAt(addr netip.Addr) []string { return t.index.EndpointsAt(addr, wholeSlices) }
 
-// keepWhole is the number of EndpointSlices that are not packed (compressed): those that changed last. packs is the value of table.packs during a
-// start. Tests change both. A change packs either no EndpointSlices, or from keepWhole to packAtOnce of them, in 2 ms. Packing them one by one would
+// keepWhole is the number of objects that are not packed (compressed): those that changed last. packs is the value of table.packs during a
+// start. Tests change both. A change packs either no objects, or from keepWhole to packAtOnce of them, in 2 ms. Packing them one by one would
 // take 60 us for each, because the CPU caches are cold.
 var keepWhole, packs = 256, false
 
 const packAtOnce = 256
 
-// pack packs up to packAtOnce EndpointSlices, unless the store is starting or fewer than least can be packed. It reports whether more are
+// pack packs up to packAtOnce objects, unless the store is starting or fewer than least can be packed. It reports whether more are
 // left. Store.mu must be held.
-func (t *table) pack(least int) (more bool) {
+func (s *Store) pack(least int) (more bool) {
+	t := s.table
 	n := min(len(t.whole)-keepWhole, packAtOnce)
 	if n < least || !t.packs {
 		return false
 	}
 	for _, r := range t.whole[:n] {
-		if ref := object.RefOf(r.Object); t.records[ref] == r {
-			packed := r.Packed(ref)
-			t.index.Pack(r.Object, packed.Object)
-			t.records[ref] = packed
-			t.lists.touch(ref)
+		ref := object.RefOf(r.Object)
+		if t.records[ref] != r {
+			continue
 		}
+		packed := r.Packed(ref)
+		if file := s.declared.files.Get(r.Owner.File); file != nil {
+			packed.Owner.File = file.Path // one text for all, as each that was read by itself would keep what lay around it in use
+		}
+		t.index.Pack(r.Object, packed.Object)
+		t.records[ref] = packed
+		t.lists.touch(ref)
 	}
 	t.whole = slices.Delete(t.whole, 0, n)
 	return true
 }
 
-// Pack packs (compresses) EndpointSlices, and makes later changes pack others. It is called once, at the end of a start, which reads
+// Pack packs (compresses) EndpointSlices and Services, and makes later changes pack others. It is called once, at the end of a start, which reads
 // all of them several times.
 func (s *Store) Pack() {
 	for more := true; more; {
 		s.writer.state.Lock()
 		s.mu.Lock()
 		s.table.packs = true
-		more = s.table.pack(1)
+		more = s.pack(1)
 		s.mu.Unlock()
 		s.writer.state.Unlock()
 	}
@@ -236,7 +252,7 @@ func (s *Store) Pack() {
 // and that revision. The caller must not change the objects. The error is ErrExpired if the revision is too old or in the future.
 func (s *Store) List(kind, namespace string, at uint64) ([]object.Object, uint64, error) {
 	list, revision, err := s.ListPacked(kind, namespace, at)
-	if kind != object.KindEndpointSlice {
+	if !record.Packs(kind) {
 		return list, revision, err
 	}
 	whole := make([]object.Object, len(list))
@@ -290,37 +306,36 @@ func (s *Store) Service(key string) (*object.Service, []*object.EndpointSlice, *
 func (s *Store) ServiceBy(key, controller string) (*object.Service, []*object.EndpointSlice, *object.Endpoints) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	svc, list, endpoints := s.table.index.Service(key)
+	svc := s.table.named(key)
+	list, endpoints := s.table.index.Service(key)
 	if svc == nil || len(svc.Spec.Selector) == 0 {
 		list = slices.DeleteFunc(slices.Clone(list), func(o object.Object) bool { return s.table.records[record.RefOf(o)].Owner.Controller != controller })
 	}
 	return svc, wholeSlices(list), endpoints
 }
 
-// Services returns an iterator over the Services that may be programmed at the moment of the call, with their "namespace/name", sorted.
-func (s *Store) Services() iter.Seq2[string, *object.Service] {
+// Services returns the "namespace/name" of the Services that may be programmed, sorted by namespace and name.
+func (s *Store) Services() (keys []string) {
 	s.mu.RLock()
-	services := s.table.index.Services()
-	s.mu.RUnlock()
-	return inOrder(services)
+	defer s.mu.RUnlock()
+	return s.services()
 }
 
-// inOrder returns an iterator over the keys and values of a map, in the order of the keys.
-func inOrder[V any](of map[string]V) iter.Seq2[string, V] {
-	return func(yield func(string, V) bool) {
-		for _, key := range slices.Sorted(maps.Keys(of)) {
-			if !yield(key, of[key]) {
-				return
-			}
+// services is Services. Store.mu must be held.
+func (s *Store) services() (keys []string) {
+	for _, o := range s.sorted(object.KindService) {
+		if ref := record.RefOf(o); !s.table.records[ref].Withheld {
+			keys = append(keys, ref.Key())
 		}
 	}
+	return keys
 }
 
 // ServiceKeys returns the "namespace/name" of all Services for which Service returns any object. These include Services that do not exist or are
 // withheld, if there are EndpointSlices or Endpoints for them.
 func (s *Store) ServiceKeys() []string {
 	s.mu.RLock()
-	keys := s.table.index.Keys()
+	keys := append(s.table.index.Keys(), s.services()...)
 	s.mu.RUnlock()
 	return sortedOnce(keys)
 }
@@ -354,7 +369,7 @@ func (s *Store) Selected(namespace string, selector map[string]string) []*object
 func (s *Store) Selecting(namespace string, labels map[string]string) []string {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	return s.table.index.Selecting(namespace, labels)
+	return s.table.index.Selecting(namespace, labels, s.table.named)
 }
 
 // Get returns an object, nil when there is none, and its owner. The caller must not change the object.

@@ -69,7 +69,7 @@ func (d *settled) add(c *change, now mark) {
 	d.order = append(d.order, c)
 	d.last[c.ref] = c
 	if svc, isService := c.next.(*object.Service); isService {
-		d.externals.Add(c.ref.Key(), svc)
+		d.externals.Add(c.ref.Key(), index.ExternalIPs(svc)...)
 	}
 	d.base = now
 }

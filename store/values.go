@@ -286,7 +286,7 @@ const reservedKey = "reserved"
 func (s *Store) Blank() bool {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	if s.table.index.Count() > 0 {
+	if s.table.served > 0 {
 		return false
 	}
 	return !s.feed.journal.Concerns(object.KindService)

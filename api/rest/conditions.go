@@ -126,7 +126,7 @@ func (n *conditionNews) send(l *watchSession) error {
 		about[viewKey{namespace, name}] = struct{}{}
 	}
 	if !known {
-		objects, _, err := l.server.store.List(object.KindService, l.request.namespace, 0)
+		objects, _, err := l.server.store.ListPacked(object.KindService, l.request.namespace, 0)
 		if err != nil {
 			return nil // the next change finds them
 		}

@@ -157,9 +157,11 @@ func declaredIn(objects *store.Store, ref object.Ref) string {
 func (a *answers) environment(_ *http.Request, q wire.EnvironmentQuery) (wire.Environment, error) {
 	e := wire.Environment{Namespace: q.Namespace, Variables: []wire.Variable{}}
 	var services []*object.Service
-	for _, svc := range a.objects.Services() {
-		if svc.Metadata.Namespace == q.Namespace {
-			services = append(services, svc)
+	for _, key := range a.objects.Services() {
+		if strings.HasPrefix(key, q.Namespace+"/") {
+			if svc, _, _ := a.objects.Service(key); svc != nil {
+				services = append(services, svc)
+			}
 		}
 	}
 	for _, v := range env.Of(services) {
@@ -228,10 +230,11 @@ func (a *answers) led(svc *object.Service) (led []*object.EndpointSlice) {
 	if svc == nil || svc.Metadata.Labels[object.LabelGateway] == "" {
 		return nil
 	}
-	all, _, _ := a.objects.List(object.KindService, svc.Metadata.Namespace, 0) // the newest revision is always there
+	gateway := svc.Metadata.Labels[object.LabelGateway]
+	all, _, _ := a.objects.ListPacked(object.KindService, svc.Metadata.Namespace, 0) // the newest revision is always there
 	for _, o := range all {
-		if meta := o.GetMeta(); meta.Labels[object.LabelGateway] == svc.Metadata.Labels[object.LabelGateway] {
-			_, list, _ := a.objects.Service(meta.Namespace + "/" + meta.Name)
+		if o = store.Selected(o, "", `"`+object.LabelGateway+`":"`+gateway+`"`); o != nil && o.GetMeta().Labels[object.LabelGateway] == gateway {
+			_, list, _ := a.objects.Service(object.RefOf(o).Key())
 			led = append(led, list...)
 		}
 	}

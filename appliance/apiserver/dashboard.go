@@ -106,7 +106,8 @@ type found struct {
 	rank    int // result of rankOf
 }
 
-// Services returns one page of the list of Services. Costly values are computed for the rows of the page alone.
+// Services returns one page of the list of Services. Costly values are computed for the rows of the page alone; objects are read for these, and for
+// a search by address.
 func (p *pages) Services(q dashboard.Query) (*dashboard.Services, error) {
 	traffic, quiet, err := p.views.Traffic.Services()
 	if err != nil {
@@ -117,12 +118,13 @@ func (p *pages) Services(q dashboard.Query) (*dashboard.Services, error) {
 	list := &dashboard.Services{}
 	namespaces := map[string]struct{}{}
 	all := make([]found, 0, len(traffic)) // garbage of a page that is open costs more than the page
-	for key, svc := range p.objects.Services() {
-		namespaces[svc.Metadata.Namespace] = struct{}{}
-		if q.Namespace != "" && svc.Metadata.Namespace != q.Namespace || !matchesSearch(key, svc, search) {
+	for _, key := range p.objects.Services() {
+		namespace := object.ServiceRef(key).Namespace
+		namespaces[namespace] = struct{}{}
+		if q.Namespace != "" && namespace != q.Namespace || !p.matchesSearch(key, search) {
 			continue
 		}
-		f := found{key, svc, cmp.Or(traffic[key], quiet), rankOf(p.judged(key))}
+		f := found{key, nil, cmp.Or(traffic[key], quiet), rankOf(p.judged(key))}
 		if wanted == nil || wanted(&f) {
 			all = append(all, f)
 		}
@@ -133,9 +135,7 @@ func (p *pages) Services(q dashboard.Query) (*dashboard.Services, error) {
 		return cmp.Or(orderOf(q.Sort, &a, &b), strings.Compare(a.key, b.key))
 	})
 	first := min((q.Page-1)*dashboard.PageRows, len(all))
-	for _, f := range all[first:min(first+dashboard.PageRows, len(all))] {
-		list.Rows = append(list.Rows, p.row(f))
-	}
+	list.Rows = p.rows(all[first:], dashboard.PageRows)
 	return list, nil
 }
 
@@ -169,7 +169,7 @@ func (p *pages) chosen(state string) func(*found) bool {
 			checked[h.Service] = checked[h.Service] || isCheck(&h)
 		}
 		return func(f *found) bool {
-			state := p.views.Grants.State(f.svc.Metadata.Namespace, f.svc.Metadata.Name, netip.AddrPort{})
+			state := p.stateOf(f.key)
 			return !checked[f.key] && slices.ContainsFunc(state.Ports, func(port wire.PortState) bool { return len(port.AllEndpoints()) > 0 })
 		}
 	}
@@ -195,16 +195,7 @@ func (p *pages) Busiest(most int) ([]dashboard.Row, error) {
 	slices.SortFunc(all, func(a, b found) int {
 		return cmp.Or(orderOf("rate", &a, &b), orderOf("refused", &a, &b), orderOf("open", &a, &b), strings.Compare(a.key, b.key))
 	})
-	var rows []dashboard.Row
-	for _, f := range all {
-		if len(rows) == most {
-			break
-		}
-		if f.svc, _, _ = p.objects.Service(f.key); f.svc != nil {
-			rows = append(rows, p.row(f))
-		}
-	}
-	return rows, nil
+	return p.rows(all, most), nil
 }
 
 // Box returns the totals of this box: traffic, conntrack entries and announced addresses.
@@ -283,9 +274,12 @@ func changesOf(changes []wire.JournalEntry, since time.Time, about func(*wire.Jo
 }
 
 // matchesSearch reports whether the name or an address of a Service contains a text in lower case.
-func matchesSearch(key string, svc *object.Service, text string) bool {
-	return text == "" || strings.Contains(key, text) ||
-		slices.ContainsFunc(addressesOf(svc), func(a string) bool { return strings.Contains(a, text) })
+func (p *pages) matchesSearch(key, text string) bool {
+	if text == "" || strings.Contains(key, text) {
+		return true
+	}
+	svc, _ := p.objects.Get(object.ServiceRef(key))
+	return svc != nil && slices.ContainsFunc(addressesOf(svc.(*object.Service)), func(a string) bool { return strings.Contains(a, text) })
 }
 
 // addressesOf returns the cluster IPs, load balancer IPs and external IPs of a Service.
@@ -324,10 +318,24 @@ func rateOf(rate *float64) float64 {
 	return *rate
 }
 
-// row returns the row of the list for a Service.
-func (p *pages) row(f found) dashboard.Row {
-	state := p.views.Grants.State(f.svc.Metadata.Namespace, f.svc.Metadata.Name, netip.AddrPort{})
-	return p.rowOf(f, &state)
+// rows returns the rows of the list for the first Services that are still there, at most the given number.
+func (p *pages) rows(all []found, most int) (rows []dashboard.Row) {
+	for _, f := range all {
+		if len(rows) == most {
+			break
+		}
+		if f.svc, _, _ = p.objects.Service(f.key); f.svc != nil {
+			state := p.stateOf(f.key)
+			rows = append(rows, p.rowOf(f, &state))
+		}
+	}
+	return rows
+}
+
+// stateOf returns the endpoints and frontends of a Service.
+func (p *pages) stateOf(key string) wire.ServiceState {
+	ref := object.ServiceRef(key)
+	return p.views.Grants.State(ref.Namespace, ref.Name, netip.AddrPort{})
 }
 
 // judged returns the state of a Service, as counted in the status of the appliance.

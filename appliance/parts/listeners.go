@@ -166,10 +166,7 @@ func (d *DNS) Stepped(step reconcile.Step) {
 	}
 	changes := d.store.Changes(d.seen)
 	if changes.All {
-		changes.Services = d.server.Services()
-		for key := range d.store.InForce().Services() {
-			changes.Services = append(changes.Services, key)
-		}
+		changes.Services = append(d.server.Services(), d.store.InForce().Services()...)
 	}
 	if changes.Revision == d.seen && !changes.All && len(d.moved) == 0 {
 		return

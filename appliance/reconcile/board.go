@@ -267,11 +267,7 @@ func (l *Loop) selectView() (others bool) {
 
 // allServices returns the keys of the Services in the store and of the planned Services. A key may occur twice.
 func (l *Loop) allServices() []string {
-	keys := l.planner.known()
-	for key := range l.shown.InForce().Services() {
-		keys = append(keys, key)
-	}
-	return keys
+	return append(l.planner.known(), l.shown.InForce().Services()...)
 }
 
 // reasonCertificate is the Reason of problems with the certificate of the API server.

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"iter"
 	"log/slog"
 	"maps"
 	"net/netip"
@@ -506,17 +505,24 @@ func vipsBefore(have nft.Ruleset, facts *node.Facts) map[netip.Addr]bool {
 // addAsked adds the addresses of stored Services to vips. It also adds those of Services in force, which may differ while a rollout has not reached
 // this box.
 func addAsked(vips map[netip.Addr]bool, objects *store.Store) {
-	for _, services := range []iter.Seq2[string, *object.Service]{objects.Services(), objects.InForce().Services()} {
-		for _, svc := range services {
-			texts := slices.Concat(svc.Spec.ClusterIPs, svc.Spec.ExternalIPs)
-			for _, ingress := range svc.Status.LoadBalancer.Ingress {
-				texts = append(texts, ingress.IP)
-			}
-			for _, text := range texts {
-				if addr, err := netip.ParseAddr(text); err == nil {
-					vips[addr] = true
-				}
+	add := func(svc *object.Service, _ []*object.EndpointSlice, _ *object.Endpoints) {
+		if svc == nil { // removed meanwhile
+			return
+		}
+		texts := slices.Concat(svc.Spec.ClusterIPs, svc.Spec.ExternalIPs)
+		for _, ingress := range svc.Status.LoadBalancer.Ingress {
+			texts = append(texts, ingress.IP)
+		}
+		for _, text := range texts {
+			if addr, err := netip.ParseAddr(text); err == nil {
+				vips[addr] = true
 			}
 		}
+	}
+	for _, key := range objects.Services() {
+		add(objects.Service(key))
+	}
+	for _, key := range objects.InForce().Services() {
+		add(objects.InForce().Service(key))
 	}
 }

@@ -60,11 +60,7 @@ func (j judge) Of(svc *object.Service) ([]object.Condition, bool) {
 }
 
 func (j judge) Since(uint64) ([]string, uint64, bool) {
-	var keys []string
-	for key := range j.b.store.Services() {
-		keys = append(keys, key)
-	}
-	return keys, j.b.store.Revision(), true
+	return j.b.store.Services(), j.b.store.Revision(), true
 }
 
 func (j judge) Changed() <-chan struct{} {

@@ -43,11 +43,7 @@ func (b *box) inForce(name string) string {
 			text += " " + strings.Join(e.Addresses, "+")
 		}
 	}
-	listed := false
-	for key, other := range b.InForce().Services() {
-		listed = listed || key == "default/"+name && other == svc
-	}
-	if !listed || b.InForce().Since("default/"+name).Created == 0 {
+	if !slices.Contains(b.InForce().Services(), "default/"+name) || b.InForce().Since("default/"+name).Created == 0 {
 		return "not listed"
 	}
 	return text

@@ -12,19 +12,19 @@ import (
 // An Index finds the EndpointSlices, Endpoints and Pods of a Service by its "namespace/name". Slices in it
 // are replaced, never changed: readers may keep them.
 type Index struct {
-	services  map[string]*object.Service
 	slices    map[string][]object.Object // sorted by name; elements that are no *object.EndpointSlice are packed (package record)
 	endpoints map[string]*object.Endpoints
 	pods      map[string]*object.Pod
 
 	// podsWith maps each label to the Pods that have it, by their "namespace/name".
 	podsWith map[label]map[string]*object.Pod
-	// selectors holds the Services that have a selector. Each is stored under one label of its selector: the one that had the fewest Services when it
-	// was added, usually none.
-	selectors map[label][]*object.Service
+	// selectors holds the names of the Services that have a selector. Each is stored under one label of its selector: the one that had the fewest
+	// Services when it was added, usually none.
+	selectors Lists[label]
 
 	externals Externals
-	hosts     hostIndex
+	// hosts has the Services by the addresses of their endpoints. It is made at the first lookup, which few boxes ever make, and then kept up to date.
+	hosts Lists[netip.Addr]
 }
 
 // label is a label of a Pod, or of a Service's selector, with the namespace.
@@ -33,25 +33,51 @@ type label struct{ namespace, key, value string }
 // New returns an empty Index.
 func New() *Index {
 	return &Index{
-		services:  map[string]*object.Service{},
 		slices:    map[string][]object.Object{},
 		endpoints: map[string]*object.Endpoints{},
 		pods:      map[string]*object.Pod{},
 		podsWith:  map[label]map[string]*object.Pod{},
-		selectors: map[label][]*object.Service{},
+		selectors: Lists[label]{},
 		externals: Externals{},
 	}
 }
 
 // Clone returns an Index of the same objects.
 func (x *Index) Clone() *Index {
-	c := &Index{
-		services: maps.Clone(x.services), slices: maps.Clone(x.slices), endpoints: maps.Clone(x.endpoints), pods: maps.Clone(x.pods),
-		podsWith: CloneMaps(x.podsWith), selectors: maps.Clone(x.selectors), externals: CloneMaps(x.externals),
+	return &Index{
+		slices: maps.Clone(x.slices), endpoints: maps.Clone(x.endpoints), pods: maps.Clone(x.pods),
+		podsWith: CloneMaps(x.podsWith), selectors: x.selectors.clone(), externals: x.externals.clone(),
 	}
-	for at, list := range c.selectors {
+}
+
+// Lists maps keys of an index to Services, by name or "namespace/name". A Service that is added several times to a list is in it as often.
+type Lists[K comparable] map[K][]string
+
+// Add adds a Service to the lists of some keys.
+func (l Lists[K]) Add(service string, to ...K) {
+	for _, at := range to {
+		l[at] = append(l[at], service)
+	}
+}
+
+// remove removes a Service, if it is there, from the lists of some keys.
+func (l Lists[K]) remove(service string, from ...K) {
+	for _, at := range from {
+		i := slices.Index(l[at], service)
+		if i < 0 {
+			continue
+		}
+		if l[at] = slices.Delete(l[at], i, i+1); len(l[at]) == 0 {
+			delete(l, at)
+		}
+	}
+}
+
+func (l Lists[K]) clone() Lists[K] {
+	c := maps.Clone(l)
+	for at, list := range c {
 		if cap(list) > 1 { // else no change of one writes where the other reads
-			c.selectors[at] = slices.Clone(list)
+			c[at] = slices.Clone(list)
 		}
 	}
 	return c
@@ -66,17 +92,14 @@ func CloneMaps[M ~map[K]map[L]V, K, L comparable, V any](of M) M {
 	return c
 }
 
-// Service returns the Service of a key, its slices, which may be packed, and its Endpoints.
-func (x *Index) Service(key string) (*object.Service, []object.Object, *object.Endpoints) {
-	return x.services[key], x.slices[key], x.endpoints[key]
+// Service returns the slices of a Service, which may be packed, and its Endpoints.
+func (x *Index) Service(key string) ([]object.Object, *object.Endpoints) {
+	return x.slices[key], x.endpoints[key]
 }
 
-// Keys returns the keys of Services, EndpointSlices and Endpoints, in no order and with
-// repetitions.
+// Keys returns the keys of EndpointSlices and Endpoints, in no order and with repetitions.
 func (x *Index) Keys() []string {
-	keys := slices.AppendSeq(make([]string, 0, len(x.services)+len(x.slices)+len(x.endpoints)), maps.Keys(x.services))
-	keys = slices.AppendSeq(keys, maps.Keys(x.slices))
-	return slices.AppendSeq(keys, maps.Keys(x.endpoints))
+	return slices.AppendSeq(slices.Collect(maps.Keys(x.slices)), maps.Keys(x.endpoints))
 }
 
 // Add adds an object.
@@ -84,12 +107,11 @@ func (x *Index) Add(added object.Object) {
 	key := ServiceKey(added)
 	switch o := added.(type) {
 	case *object.Service:
-		x.services[key] = o
 		if len(o.Spec.Selector) > 0 {
 			at := rarest(o.Metadata.Namespace, o.Spec.Selector, func(l label) int { return len(x.selectors[l]) })
-			x.selectors[at] = append(x.selectors[at], o)
+			x.selectors.Add(o.Metadata.Name, at)
 		}
-		x.externals.Add(key, o)
+		x.externals.Add(key, ExternalIPs(o)...)
 	case *object.Endpoints:
 		x.endpoints[key] = o
 	case *object.Pod:
@@ -105,7 +127,9 @@ func (x *Index) Add(added object.Object) {
 		list := slices.Clone(x.slices[key])
 		i, _ := find(list, o.Metadata.Name)
 		x.slices[key] = slices.Insert(list, i, added)
-		x.hosts.add(key, o)
+		if x.hosts != nil {
+			x.hosts.Add(key, endpointAddrs(o)...)
+		}
 	}
 }
 
@@ -129,21 +153,9 @@ func (x *Index) Remove(removed object.Object) {
 	key := ServiceKey(removed)
 	switch o := removed.(type) {
 	case *object.Service:
-		delete(x.services, key)
-		for _, addr := range ExternalIPs(o) {
-			Drop(x.externals, addr, key)
-		}
+		x.externals.remove(key, ExternalIPs(o)...)
 		for name, value := range o.Spec.Selector {
-			at := label{o.Metadata.Namespace, name, value}
-			list := x.selectors[at]
-			switch i, last := slices.Index(list, o), len(list)-1; {
-			case i < 0:
-			case last == 0:
-				delete(x.selectors, at)
-			default: // they are in no order
-				list[i], list[last] = list[last], nil
-				x.selectors[at] = list[:last]
-			}
+			x.selectors.remove(o.Metadata.Name, label{o.Metadata.Namespace, name, value})
 		}
 	case *object.Endpoints:
 		delete(x.endpoints, key)
@@ -154,7 +166,9 @@ func (x *Index) Remove(removed object.Object) {
 			Drop(x.podsWith, label{o.Metadata.Namespace, name, value}, key)
 		}
 	case *object.EndpointSlice:
-		x.hosts.remove(key, o)
+		if x.hosts != nil {
+			x.hosts.remove(key, endpointAddrs(o)...)
+		}
 		list := slices.DeleteFunc(slices.Clone(x.slices[key]), func(other object.Object) bool { return other.GetMeta().Name == o.Metadata.Name })
 		if x.slices[key] = list; len(list) == 0 {
 			delete(x.slices, key)
@@ -176,12 +190,6 @@ func Drop[K, L comparable, V any](all map[K]map[L]V, at K, key L) {
 		delete(all, at)
 	}
 }
-
-// Services returns a copy of all Services, by key.
-func (x *Index) Services() map[string]*object.Service { return maps.Clone(x.services) }
-
-// Count returns the number of Services.
-func (x *Index) Count() int { return len(x.services) }
 
 // Pod returns the Pod of a "namespace/name", nil when there is none.
 func (x *Index) Pod(key string) *object.Pod { return x.pods[key] }
@@ -220,17 +228,19 @@ func (x *Index) Selected(namespace string, selector map[string]string) []*object
 	return pods
 }
 
-// Selecting returns the sorted keys of the Services in a namespace whose selector matches a Pod with these labels.
-func (x *Index) Selecting(namespace string, labels map[string]string) []string {
-	found := map[string]bool{}
+// Selecting returns the sorted keys of the Services in a namespace whose selector matches a Pod with these labels. service returns a Service by its
+// key.
+func (x *Index) Selecting(namespace string, labels map[string]string, service func(key string) *object.Service) []string {
+	var found []string
 	for name, value := range labels {
 		for _, svc := range x.selectors[label{namespace, name, value}] {
-			if object.HasLabels(labels, svc.Spec.Selector) {
-				found[ServiceKey(svc)] = true
+			if key := namespace + "/" + svc; object.HasLabels(labels, service(key).Spec.Selector) {
+				found = append(found, key)
 			}
 		}
 	}
-	return slices.Sorted(maps.Keys(found))
+	slices.Sort(found)
+	return found
 }
 
 // ServiceKey returns the "namespace/name" of a Service, or of the Service that an EndpointSlice or Endpoints object belongs to. It returns "" for an
@@ -276,7 +286,7 @@ func AddressesOf(o object.Object, selector map[string]string) (texts []string) {
 }
 
 // Externals maps external IPs to the Services that have them, by their "namespace/name".
-type Externals map[netip.Addr]map[string]*object.Service
+type Externals = Lists[netip.Addr]
 
 // ExternalIPs returns the valid external IPs of a Service.
 func ExternalIPs(svc *object.Service) []netip.Addr {
@@ -292,68 +302,29 @@ func ExternalIPs(svc *object.Service) []netip.Addr {
 	return addrs
 }
 
-// Add adds a Service under its external IPs.
-func (x Externals) Add(key string, svc *object.Service) {
-	for _, addr := range ExternalIPs(svc) {
-		Put(x, addr, key, svc)
-	}
-}
-
-// hostIndex finds the Services that have an endpoint at an address. It is built at the first
-// lookup, which few boxes ever make, and then kept up to date.
-type hostIndex struct{ services map[netip.Addr][]string }
-
 // EndpointsAt returns the "namespace/name" of the Services with an endpoint at an address, possibly with duplicates. whole unpacks packed
 // EndpointSlices.
 func (x *Index) EndpointsAt(addr netip.Addr, whole func([]object.Object) []*object.EndpointSlice) []string {
-	h := &x.hosts
-	if h.services == nil {
-		h.services = map[netip.Addr][]string{}
+	if x.hosts == nil {
+		x.hosts = Lists[netip.Addr]{}
 		for key, list := range x.slices {
 			for _, s := range whole(list) {
-				h.add(key, s)
+				x.hosts.Add(key, endpointAddrs(s)...)
 			}
 		}
 	}
-	return h.services[addr]
-}
-
-func (h *hostIndex) add(key string, s *object.EndpointSlice) {
-	if h.services == nil {
-		return
-	}
-	for addr := range endpointAddrs(s) {
-		h.services[addr] = append(h.services[addr], key)
-	}
-}
-
-func (h *hostIndex) remove(key string, s *object.EndpointSlice) {
-	if h.services == nil {
-		return
-	}
-	for addr := range endpointAddrs(s) {
-		keys := h.services[addr]
-		if i := slices.Index(keys, key); i >= 0 {
-			keys = slices.Delete(keys, i, i+1)
-		}
-		if len(keys) == 0 {
-			delete(h.services, addr)
-		} else {
-			h.services[addr] = keys
-		}
-	}
+	return x.hosts[addr]
 }
 
 // endpointAddrs returns the first address of each endpoint of an EndpointSlice. Further addresses have no meaning (discovery/v1 Endpoint.addresses).
-func endpointAddrs(s *object.EndpointSlice) func(yield func(netip.Addr) bool) {
-	return func(yield func(netip.Addr) bool) {
-		for i := range s.Endpoints {
-			if len(s.Endpoints[i].Addresses) == 0 {
-				continue
-			}
-			if addr, err := netip.ParseAddr(s.Endpoints[i].Addresses[0]); err == nil && !yield(addr) {
-				return
-			}
+func endpointAddrs(s *object.EndpointSlice) (addrs []netip.Addr) {
+	for i := range s.Endpoints {
+		if len(s.Endpoints[i].Addresses) == 0 {
+			continue
+		}
+		if addr, err := netip.ParseAddr(s.Endpoints[i].Addresses[0]); err == nil {
+			addrs = append(addrs, addr)
 		}
 	}
+	return addrs
 }

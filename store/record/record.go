@@ -289,11 +289,11 @@ func SortByAge[T any](all []T, of func(T) (object.Ref, *Record)) {
 	}
 }
 
-// Packed is an EndpointSlice in compressed form. EndpointSlices take most of the memory of a box, and a plan only needs those of the Services that
+// Packed is an EndpointSlice or a Service in compressed form. They take most of the memory of a box, and a plan only needs those of the Services that
 // change. The metadata of a Packed has only name and namespace.
 type Packed struct {
 	ref     object.Ref
-	service string // name of the Service, from the label kubernetes.io/service-name
+	service string // value of the label kubernetes.io/service-name: the name of an EndpointSlice's Service
 	form    []byte // its JSON, compressed by shorten
 }
 
@@ -313,17 +313,19 @@ func RefOf(o object.Object) object.Ref {
 	return object.RefOf(o)
 }
 
-// Packed returns a copy of the record with its EndpointSlice compressed. It returns a record of any other kind unchanged.
+// Packs reports whether objects of a kind can be packed.
+func Packs(kind string) bool { return kind == object.KindEndpointSlice || kind == object.KindService }
+
+// Packed returns a copy of the record with its object compressed. It returns a record of a kind that cannot be packed unchanged.
 func (r *Record) Packed(ref object.Ref) *Record {
 	buffer := encodings.Get().(*bytes.Buffer)
 	defer encodings.Put(buffer)
 	buffer.Reset()
 	buffer.Write(common)
-	slice, is := r.Object.(*object.EndpointSlice)
-	if !is || json.NewEncoder(buffer).Encode(slice) != nil {
+	if !Packs(ref.Kind) || json.NewEncoder(buffer).Encode(r.Object) != nil {
 		return r
 	}
-	c, service := *r, strings.Clone(slice.Metadata.Labels[object.LabelServiceName])
+	c, service := *r, strings.Clone(r.Object.GetMeta().Labels[object.LabelServiceName])
 	if strings.HasPrefix(ref.Name, service) {
 		service = ref.Name[:len(service)] // takes no memory
 	}
@@ -344,7 +346,7 @@ func (r *Record) Whole() *Record {
 // Whole returns the object, decompressed if it is packed.
 func Whole(o object.Object) object.Object { return Selected(o, "", "") }
 
-// labelOfService begins the text that callers of Selected use to find the EndpointSlices of a Service. A Packed has the name of its Service, so it
+// labelOfService begins the text that callers of Selected use to find the EndpointSlices of a Service. A Packed has the value of that label, so it
 // need not be decompressed to check for this text.
 const labelOfService = `"` + object.LabelServiceName + `":"`
 
@@ -365,16 +367,22 @@ func Selected(o object.Object, name, text string) object.Object {
 	if !bytes.Contains(all, []byte(text)) {
 		return nil
 	}
-	slice := new(object.EndpointSlice)
-	if !reread.Into(all, slice) {
-		*slice = object.EndpointSlice{}
-		_ = json.Unmarshal(all, slice) // encoding/json has written it
+	whole, _ := New(p.ref.Kind)
+	if !reread.Into(all, whole) {
+		whole, _ = New(p.ref.Kind)
+		_ = json.Unmarshal(all, whole) // encoding/json has written it
 	}
-	return slice
+	return whole
 }
 
-// common is the dictionary of shorten: text that most EndpointSlices have in their JSON.
-var common = []byte(`{"kind":"EndpointSlice","apiVersion":"discovery.k8s.io/v1","metadata":{"name":"","namespace":"default","uid":"","resourceVersion":"",` +
+// common is the dictionary of shorten: text that most Services and EndpointSlices have in their JSON.
+var common = []byte(`{"kind":"Service","apiVersion":"v1","metadata":{"name":"","namespace":"default","uid":"","resourceVersion":"","generation":1,` +
+	`"creationTimestamp":"2026-01-01T00:00:00Z","labels":{"app":""},"annotations":{"kubectl.kubernetes.io/last-applied-configuration":` +
+	`"{\"apiVersion\":\"v1\",\"kind\":\"Service\",\"metadata\":{\"annotations\":{},\"labels\":{\"app\":\"\"},\"name\":\"\",\"namespace\":\"default\"},` +
+	`\"spec\":{\"ports\":[{\"name\":\"http\",\"port\":80,\"protocol\":\"TCP\",\"targetPort\":8080}],\"selector\":{\"app\":\"\"}}}\n"}},` +
+	`"spec":{"type":"ClusterIP","ports":[{"name":"http","protocol":"TCP","port":80,"targetPort":8080}],"selector":{"app":""},"clusterIP":"10.96.0.1",` +
+	`"clusterIPs":["10.96.0.1"],"ipFamilies":["IPv4"],"ipFamilyPolicy":"SingleStack","sessionAffinity":"None","internalTrafficPolicy":"Cluster"},` +
+	`"status":{"loadBalancer":{}}}` + `{"kind":"EndpointSlice","apiVersion":"discovery.k8s.io/v1","metadata":{"name":"","namespace":"default","uid":"","resourceVersion":"",` +
 	`"generation":1,"creationTimestamp":"2026-01-01T00:00:00Z","labels":{"app":"","endpointslice.kubernetes.io/managed-by":"endpointslice-controller.k8s.io",` +
 	`"kubernetes.io/service-name":""},"annotations":{"endpoints.kubernetes.io/last-change-trigger-time":"2026-01-01T00:00:00Z"},` +
 	`"ownerReferences":[{"apiVersion":"v1","kind":"Service","name":"","uid":"","controller":true,"blockOwnerDeletion":true}]},"addressType":"IPv4",` +
@@ -385,10 +393,12 @@ var common = []byte(`{"kind":"EndpointSlice","apiVersion":"discovery.k8s.io/v1",
 const shortest = 5
 
 // places maps the hash of a sequence of shortest bytes to the offset where it last occurred.
-type places [1 << 11]uint32
+type places [1 << placesBits]uint32
+
+const placesBits = 12
 
 func (p *places) swap(text []byte, at int) (before int) {
-	hash := binary.LittleEndian.Uint32(text[at:]) * 2_654_435_761 >> (32 - 11)
+	hash := binary.LittleEndian.Uint32(text[at:]) * 2_654_435_761 >> (32 - placesBits)
 	before, p[hash] = int(p[hash]), uint32(at)
 	return before
 }
@@ -409,6 +419,7 @@ var placesOfCommon = sync.OnceValue(func() (p places) {
 // decompress. That would be 6 % of the CPU time of a cold start and 4 % of that of a change.
 func shorten(text []byte) (form []byte) {
 	seen := placesOfCommon()
+	form = make([]byte, 0, len(text))
 	from := len(common) // of the bytes that are not in the form yet
 	literal := func(to int) {
 		if to > from {

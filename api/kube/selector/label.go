@@ -274,9 +274,12 @@ func (f Fields) Exact(field string) (string, bool) {
 	return "", false
 }
 
-// Text returns a text that the JSON of every matching object contains, or "", as Labels.Text does. It supports only IPv4 addresses, because they have
-// a single spelling.
+// Text returns a text that the JSON of every matching object contains, or "", as Labels.Text does. It supports only node ports, and IPv4 addresses,
+// because they have a single spelling.
 func (f Fields) Text() string {
+	if port, _ := f.Exact(FieldNodePort); port != "" && port != "0" { // 0 is left out
+		return `odePort":` + port // of a port, or of health checks
+	}
 	if text, _ := f.Exact(FieldAddress); strings.Contains(text, ".") && !strings.Contains(text, ":") {
 		return `"` + text + `"`
 	}
