@@ -19,6 +19,7 @@ import (
 	"svcctl.io/svcctl/appliance/config"
 	"svcctl.io/svcctl/appliance/history"
 	"svcctl.io/svcctl/appliance/verdict"
+	"svcctl.io/svcctl/store"
 	"svcctl.io/svcctl/store/object"
 )
 
@@ -115,13 +116,17 @@ func (p *pages) Services(q dashboard.Query) (*dashboard.Services, error) {
 	}
 	wanted := p.chosen(q.State)
 	search := strings.ToLower(q.Search)
+	var byAddress map[string]bool
+	if search != "" {
+		byAddress = p.withAddress(q.Namespace, search)
+	}
 	list := &dashboard.Services{}
 	namespaces := map[string]struct{}{}
 	all := make([]found, 0, len(traffic)) // garbage of a page that is open costs more than the page
 	for _, key := range p.objects.Services() {
 		namespace := object.ServiceRef(key).Namespace
 		namespaces[namespace] = struct{}{}
-		if q.Namespace != "" && namespace != q.Namespace || !p.matchesSearch(key, search) {
+		if q.Namespace != "" && namespace != q.Namespace || !strings.Contains(key, search) && !byAddress[key] {
 			continue
 		}
 		f := found{key, nil, cmp.Or(traffic[key], quiet), rankOf(p.judged(key))}
@@ -273,13 +278,17 @@ func changesOf(changes []wire.JournalEntry, since time.Time, about func(*wire.Jo
 	return events
 }
 
-// matchesSearch reports whether the name or an address of a Service contains a text in lower case.
-func (p *pages) matchesSearch(key, text string) bool {
-	if text == "" || strings.Contains(key, text) {
-		return true
+// withAddress returns the keys of the Services in a namespace, "" for all, with an address that contains a text.
+func (p *pages) withAddress(namespace, text string) map[string]bool {
+	keys := map[string]bool{}
+	all, _, _ := p.objects.ListPacked(object.KindService, namespace, 0) // the newest revision is always there
+	for _, o := range all {
+		o = store.Selected(o, "", text)
+		if o != nil && slices.ContainsFunc(addressesOf(o.(*object.Service)), func(a string) bool { return strings.Contains(a, text) }) {
+			keys[object.RefOf(o).Key()] = true
+		}
 	}
-	svc, _ := p.objects.Get(object.ServiceRef(key))
-	return svc != nil && slices.ContainsFunc(addressesOf(svc.(*object.Service)), func(a string) bool { return strings.Contains(a, text) })
+	return keys
 }
 
 // addressesOf returns the cluster IPs, load balancer IPs and external IPs of a Service.
