@@ -220,3 +220,21 @@ func TestServicesArePacked(t *testing.T) {
 		t.Errorf("selected by %v", got)
 	}
 }
+
+// TestPackedNamesakes packs a Service and an EndpointSlice of the same name, in both orders.
+func TestPackedNamesakes(t *testing.T) {
+	const slice = "apiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\nmetadata: {name: web, labels: {kubernetes.io/service-name: web}}\naddressType: IPv4\nendpoints: [{addresses: [10.0.0.1]}]\n"
+	const service = "apiVersion: v1\nkind: Service\nmetadata: {name: web}\nspec: {ports: [{port: 80}]}\n"
+	for _, order := range [][]string{{service, slice}, {slice, service}} {
+		b := newBox(t)
+		for i, text := range order {
+			b.apply(fmt.Sprintf("%d.yaml", i), text)
+		}
+		b.apply("other.yaml", strings.ReplaceAll(service, "web", "other"))
+		b.s.Pack()
+		svc, list, _ := b.s.Service("default/web")
+		if svc == nil || svc.Spec.Ports[0].Port != 80 || len(list) != 1 || list[0].Endpoints[0].Addresses[0] != "10.0.0.1" {
+			t.Errorf("%v %v", svc, list)
+		}
+	}
+}

@@ -138,10 +138,11 @@ func find(list []object.Object, name string) (i int, found bool) {
 	return slices.BinarySearchFunc(list, name, func(o object.Object, name string) int { return cmp.Compare(o.GetMeta().Name, name) })
 }
 
-// Pack replaces an EndpointSlice by its packed form.
+// Pack replaces an EndpointSlice by its packed form. Other objects are not in the index themselves.
 func (x *Index) Pack(whole, packed object.Object) {
 	key := ServiceKey(whole)
-	if i, found := find(x.slices[key], whole.GetMeta().Name); found {
+	_, isSlice := whole.(*object.EndpointSlice)
+	if i, found := find(x.slices[key], whole.GetMeta().Name); found && isSlice {
 		list := slices.Clone(x.slices[key])
 		list[i] = packed
 		x.slices[key] = list
