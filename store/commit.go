@@ -237,7 +237,7 @@ func (t *transaction) publish(changes []*change, revision uint64, update journal
 		s.feed.log.reset(revision)
 	}
 	for _, ref := range t.trusted {
-		owner := s.table.get(ref).Owner
+		owner := s.table.records[ref].Owner
 		s.declared.noteOwner(ref, owner, owner)
 	}
 	dataplane, ephemeral := false, false
@@ -253,7 +253,7 @@ func (t *transaction) publish(changes []*change, revision uint64, update journal
 		if c.revision != 0 || c.same {
 			s.table.set(c.ref, c.record)
 		}
-		s.declared.noteOwner(c.ref, record.OwnerOf(c.old), record.OwnerOf(s.table.get(c.ref)))
+		s.declared.noteOwner(c.ref, record.OwnerOf(c.old), record.OwnerOf(s.table.records[c.ref]))
 	}
 	s.pack(keepWhole)
 	dataplane = s.publishPending(t) || dataplane

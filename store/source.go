@@ -493,7 +493,7 @@ func (s *Store) letSource(name string) {
 	for ref := range t.declarations {
 		notes := slices.DeleteFunc(slices.Clone(s.outcomes.notes[ref]), func(n note) bool { return SourceOf(n.path) == name })
 		s.outcomes.set(ref, notes, s.outcomes.waits(ref))
-		owner := record.OwnerOf(s.table.get(ref))
+		owner := record.OwnerOf(s.table.records[ref])
 		s.declared.noteOwner(ref, owner, owner)
 	}
 	for ref := range s.declared.held {

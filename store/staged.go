@@ -2,6 +2,7 @@ package store
 
 import (
 	"fmt"
+	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
@@ -205,7 +206,7 @@ func (v View) Service(key string) (*object.Service, []*object.EndpointSlice, *ob
 // Get is Store.Get.
 func (v View) Get(ref object.Ref) (object.Object, Owner) {
 	r := v.record(ref)
-	return record.ObjectOf(r), record.OwnerOf(r)
+	return record.ObjectOf(r.Whole()), record.OwnerOf(r)
 }
 
 // Services is Store.Services, in no order.
@@ -220,6 +221,15 @@ func (v View) Services() []string {
 		}
 	}
 	return keys
+}
+
+// Mentions reports whether a Service or one of its EndpointSlices has one of the addresses in any field. It also returns true if the view has versions
+// from before a rollout.
+func (v View) Mentions(key string, addrs map[netip.Addr]bool) bool {
+	v.s.mu.RLock()
+	defer v.s.mu.RUnlock()
+	all := append(v.s.table.slices(key), v.s.table.records[object.ServiceRef(key)])
+	return v.versions() != nil || slices.ContainsFunc(all, func(r *record.Record) bool { return r != nil && record.Mentions(r.Object, addrs) })
 }
 
 // Since returns the age of a Service, given as "namespace/name", and of its requests for ports.
@@ -245,11 +255,12 @@ func (v View) Selecting(namespace string, labels map[string]string) []string {
 	return v.s.Selecting(namespace, labels)
 }
 
+// record returns a record, which may be packed.
 func (v View) record(ref object.Ref) *record.Record {
 	v.s.mu.RLock()
 	defer v.s.mu.RUnlock()
 	if before, staged := v.versions()[ref]; staged {
 		return before
 	}
-	return v.s.table.get(ref)
+	return v.s.table.records[ref]
 }

@@ -179,8 +179,7 @@ func (f foreigners) count(ref object.Ref, r *record.Record, n int) {
 
 // service returns the Service with a key, its EndpointSlices and its Endpoints.
 func (t *table) service(key string) (*object.Service, []*object.EndpointSlice, *object.Endpoints) {
-	list, endpoints := t.index.Service(key)
-	return t.named(key), wholeSlices(list), endpoints
+	return t.named(key), wholeSlices(t.slices(key)), t.index.Endpoints(key)
 }
 
 // named returns the Service with a key; nil if it does not exist or is withheld.
@@ -191,17 +190,27 @@ func (t *table) named(key string) *object.Service {
 	return nil
 }
 
+// slices returns the EndpointSlices of a Service, some of them packed, sorted by name.
+func (t *table) slices(key string) (list []*record.Record) {
+	for _, name := range t.index.Slices(key) {
+		list = append(list, t.records[object.Ref{Kind: object.KindEndpointSlice, Namespace: object.ServiceRef(key).Namespace, Name: name}])
+	}
+	return list
+}
+
 // wholeSlices returns EndpointSlices with packed ones decompressed.
-func wholeSlices(list []object.Object) []*object.EndpointSlice {
+func wholeSlices(list []*record.Record) []*object.EndpointSlice {
 	whole := make([]*object.EndpointSlice, len(list))
-	for i, o := range list {
-		whole[i] = record.Whole(o).(*object.EndpointSlice)
+	for i, r := range list {
+		whole[i] = record.Whole(r.Object).(*object.EndpointSlice)
 	}
 	return whole
 }
 
 // endpointsAt returns the "namespace/name" of the Services with an endpoint at an address, some of them several times.
-func (t *table) endpointsAt(addr netip.Addr) []string { return t.index.EndpointsAt(addr, wholeSlices) }
+func (t *table) endpointsAt(addr netip.Addr) []string {
+	return t.index.EndpointsAt(addr, func(key string) []*object.EndpointSlice { return wholeSlices(t.slices(key)) })
+}
 
 // keepWhole is the number of objects that are not packed (compressed): those that changed last. packs is the value of table.packs during a
 // start. Tests change both. A change packs either no objects, or from keepWhole to packAtOnce of them, in 2 ms. Packing them one by one would
@@ -227,7 +236,6 @@ func (s *Store) pack(least int) (more bool) {
 		if file := s.declared.files.Get(r.Owner.File); file != nil {
 			packed.Owner.File = file.Path // one text for all, as each that was read by itself would keep what lay around it in use
 		}
-		t.index.Pack(r.Object, packed.Object)
 		t.records[ref] = packed
 		t.lists.touch(ref)
 	}
@@ -306,12 +314,11 @@ func (s *Store) Service(key string) (*object.Service, []*object.EndpointSlice, *
 func (s *Store) ServiceBy(key, controller string) (*object.Service, []*object.EndpointSlice, *object.Endpoints) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	svc := s.table.named(key)
-	list, endpoints := s.table.index.Service(key)
+	svc, list := s.table.named(key), s.table.slices(key)
 	if svc == nil || len(svc.Spec.Selector) == 0 {
-		list = slices.DeleteFunc(slices.Clone(list), func(o object.Object) bool { return s.table.records[record.RefOf(o)].Owner.Controller != controller })
+		list = slices.DeleteFunc(list, func(r *record.Record) bool { return r.Owner.Controller != controller })
 	}
-	return svc, wholeSlices(list), endpoints
+	return svc, wholeSlices(list), s.table.index.Endpoints(key)
 }
 
 // Services returns the "namespace/name" of the Services that may be programmed, sorted by namespace and name.
@@ -398,14 +405,11 @@ func (s *Store) Generated(controller string) (all []object.Object) {
 func (s *Store) Document(ref object.Ref) (o object.Object, path string, line int) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	r := s.table.get(ref)
-	if r == nil {
-		return nil, "", 0
+	path = record.OwnerOf(s.table.records[ref]).File
+	if d := s.declared.document(ref, path); d != nil {
+		return d.Object, path, d.Line
 	}
-	if d := s.declared.document(ref, r.Owner.File); d != nil {
-		return d.Object, r.Owner.File, d.Line
-	}
-	return nil, r.Owner.File, 0
+	return nil, path, 0
 }
 
 // Location returns the path of an object's file, and the line at which the object begins. The line is 0 if the file has not been read since the
@@ -466,28 +470,21 @@ func (s *Store) sorted(kind string) []object.Object {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	list := l.kinds[kind]
-	switch {
-	case list == nil:
+	if list == nil {
 		list = &kindList{touched: map[object.Ref]struct{}{}}
-		var refs []object.Ref
 		for ref := range s.table.records {
 			if ref.Kind == kind {
-				refs = append(refs, ref)
+				list.touched[ref] = struct{}{}
 			}
 		}
-		slices.SortFunc(refs, record.CompareRefs)
-		list.sorted = make([]object.Object, len(refs))
-		for i, ref := range refs {
-			list.sorted[i] = s.table.records[ref].Object
-		}
 		l.kinds[kind] = list
-	case len(list.touched) > 0:
+	}
+	if len(list.touched) > 0 {
 		now := make(map[object.Ref]object.Object, len(list.touched))
 		for ref := range list.touched {
 			now[ref] = record.ObjectOf(s.table.records[ref])
 		}
-		list.sorted = replace(list.sorted, now)
-		clear(list.touched)
+		list.sorted, list.touched = replace(list.sorted, now), map[object.Ref]struct{}{}
 	}
 	return list.sorted
 }

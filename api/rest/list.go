@@ -140,7 +140,7 @@ func pageOf(objects []object.Object, o *listOptions) page {
 	selected := int64(0)
 	p := page{}
 	for i, object := range objects {
-		if !o.selects(store.Selected(object, o.name, o.text)) {
+		if !o.everything() && !o.selects(store.Selected(object, o.name, o.text)) {
 			continue
 		}
 		if selected == o.limit {

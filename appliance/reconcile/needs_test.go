@@ -3,6 +3,7 @@ package reconcile
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
@@ -170,6 +171,7 @@ func (nothing) Since(string) store.Since                     { return store.Sinc
 func (nothing) Pod(string) *object.Pod                       { return nil }
 func (nothing) Secret(string) *object.Secret                 { return nil }
 func (nothing) Selecting(string, map[string]string) []string { return nil }
+func (nothing) Mentions(string, map[netip.Addr]bool) bool    { return false }
 
 // A Service that the kernel refuses is relayed as before: without that, what asks for TLS would be passed on
 // in the clear.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"math/rand/v2"
+	"net/netip"
 	"os"
 	"reflect"
 	"runtime/debug"
@@ -229,6 +230,9 @@ func (w *worldObjects) Pod(string) *object.Pod                       { return ni
 func (w *worldObjects) Selecting(string, map[string]string) []string { return nil }
 
 func (w *worldObjects) Secret(string) *object.Secret { return nil }
+
+// Mentions is true for more Services than it has to be.
+func (w *worldObjects) Mentions(string, map[netip.Addr]bool) bool { return true }
 
 // Since is by the second, so that Services of one second are in the order of their names.
 func (w *worldObjects) Since(key string) store.Since {

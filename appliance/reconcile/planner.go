@@ -19,6 +19,8 @@ import (
 // Objects is the set of objects that the planner reads from the store. It is immutable.
 type Objects interface {
 	Service(key string) (*object.Service, []*object.EndpointSlice, *object.Endpoints)
+	// Mentions reports whether a Service or one of its EndpointSlices may have one of the addresses.
+	Mentions(key string, addrs map[netip.Addr]bool) bool
 	// Since returns the age of a Service.
 	Since(key string) store.Since
 	// Pod returns the Pod with the given key, nil if there is none.

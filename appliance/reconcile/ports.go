@@ -422,39 +422,15 @@ func (p *planner) affectedBy(host *Host, objs Objects, all []string) []string {
 		return all
 	}
 	var services []string
-	if len(moved) > 0 {
-		services = usersOf(moved, objs, all)
+	for _, key := range all {
+		if len(moved) > 0 && objs.Mentions(key, moved) {
+			services = append(services, key)
+		}
 	}
 	if otherRelays {
 		services = append(services, p.needs.users([]resolve.Need{resolve.AnyListener})...)
 	}
 	return services
-}
-
-// usersOf returns the Services whose objects request one of the addresses or have an endpoint at one.
-func usersOf(addrs map[netip.Addr]bool, objs Objects, services []string) (users []string) {
-	is := func(text string) bool {
-		addr, err := netip.ParseAddr(text)
-		return err == nil && addrs[addr.Unmap()]
-	}
-	for _, key := range services {
-		svc, endpointSlices, _ := objs.Service(key)
-		if svc != nil && slices.ContainsFunc(addressesAsked(svc), is) || slices.ContainsFunc(endpointSlices, func(s *object.EndpointSlice) bool {
-			return slices.ContainsFunc(s.Endpoints, func(e object.Endpoint) bool { return slices.ContainsFunc(e.Addresses, is) })
-		}) {
-			users = append(users, key)
-		}
-	}
-	return users
-}
-
-// addressesAsked returns all addresses in the spec and the status of a Service, in text form.
-func addressesAsked(svc *object.Service) []string {
-	texts := slices.Concat([]string{svc.Spec.ClusterIP, svc.Spec.LoadBalancerIP}, svc.Spec.ClusterIPs, svc.Spec.ExternalIPs)
-	for _, ingress := range svc.Status.LoadBalancer.Ingress {
-		texts = append(texts, ingress.IP)
-	}
-	return texts
 }
 
 // Addresses distinguishes the host's own addresses from VIPs that were assigned to its interfaces.

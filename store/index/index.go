@@ -9,10 +9,9 @@ import (
 	"svcctl.io/svcctl/store/object"
 )
 
-// An Index finds the EndpointSlices, Endpoints and Pods of a Service by its "namespace/name". Slices in it
-// are replaced, never changed: readers may keep them.
+// An Index finds the EndpointSlices, Endpoints and Pods of a Service by its "namespace/name".
 type Index struct {
-	slices    map[string][]object.Object // sorted by name; elements that are no *object.EndpointSlice are packed (package record)
+	slices    Lists[string] // names of EndpointSlices, sorted
 	endpoints map[string]*object.Endpoints
 	pods      map[string]*object.Pod
 
@@ -33,7 +32,7 @@ type label struct{ namespace, key, value string }
 // New returns an empty Index.
 func New() *Index {
 	return &Index{
-		slices:    map[string][]object.Object{},
+		slices:    Lists[string]{},
 		endpoints: map[string]*object.Endpoints{},
 		pods:      map[string]*object.Pod{},
 		podsWith:  map[label]map[string]*object.Pod{},
@@ -45,30 +44,30 @@ func New() *Index {
 // Clone returns an Index of the same objects.
 func (x *Index) Clone() *Index {
 	return &Index{
-		slices: maps.Clone(x.slices), endpoints: maps.Clone(x.endpoints), pods: maps.Clone(x.pods),
+		slices: x.slices.clone(), endpoints: maps.Clone(x.endpoints), pods: maps.Clone(x.pods),
 		podsWith: CloneMaps(x.podsWith), selectors: x.selectors.clone(), externals: x.externals.clone(),
 	}
 }
 
-// Lists maps keys of an index to Services, by name or "namespace/name". A Service that is added several times to a list is in it as often.
+// Lists maps keys of an index to objects, by name or "namespace/name". An object that is added several times to a list is in it as often.
 type Lists[K comparable] map[K][]string
 
-// Add adds a Service to the lists of some keys.
-func (l Lists[K]) Add(service string, to ...K) {
+// Add adds an object to the lists of some keys.
+func (l Lists[K]) Add(name string, to ...K) {
 	for _, at := range to {
-		l[at] = append(l[at], service)
+		l[at] = append(l[at], name)
 	}
 }
 
-// remove removes a Service, if it is there, from the lists of some keys.
-func (l Lists[K]) remove(service string, from ...K) {
+// remove removes an object, if it is there, from the lists of some keys.
+func (l Lists[K]) remove(name string, from ...K) {
 	for _, at := range from {
-		i := slices.Index(l[at], service)
-		if i < 0 {
-			continue
-		}
-		if l[at] = slices.Delete(l[at], i, i+1); len(l[at]) == 0 {
+		switch i := slices.Index(l[at], name); {
+		case i < 0:
+		case len(l[at]) == 1:
 			delete(l, at)
+		default:
+			l[at] = slices.Delete(l[at], i, i+1)
 		}
 	}
 }
@@ -92,10 +91,11 @@ func CloneMaps[M ~map[K]map[L]V, K, L comparable, V any](of M) M {
 	return c
 }
 
-// Service returns the slices of a Service, which may be packed, and its Endpoints.
-func (x *Index) Service(key string) ([]object.Object, *object.Endpoints) {
-	return x.slices[key], x.endpoints[key]
-}
+// Slices returns the names of the EndpointSlices of a Service, sorted. The caller must not keep them.
+func (x *Index) Slices(key string) []string { return x.slices[key] }
+
+// Endpoints returns the Endpoints of a Service, nil when there are none.
+func (x *Index) Endpoints(key string) *object.Endpoints { return x.endpoints[key] }
 
 // Keys returns the keys of EndpointSlices and Endpoints, in no order and with repetitions.
 func (x *Index) Keys() []string {
@@ -124,28 +124,11 @@ func (x *Index) Add(added object.Object) {
 		if key == "" {
 			return
 		}
-		list := slices.Clone(x.slices[key])
-		i, _ := find(list, o.Metadata.Name)
-		x.slices[key] = slices.Insert(list, i, added)
+		i, _ := slices.BinarySearch(x.slices[key], o.Metadata.Name)
+		x.slices[key] = slices.Insert(x.slices[key], i, o.Metadata.Name)
 		if x.hosts != nil {
 			x.hosts.Add(key, endpointAddrs(o)...)
 		}
-	}
-}
-
-// find returns the index of the EndpointSlice with a name in a sorted list, or the index at which it would be inserted.
-func find(list []object.Object, name string) (i int, found bool) {
-	return slices.BinarySearchFunc(list, name, func(o object.Object, name string) int { return cmp.Compare(o.GetMeta().Name, name) })
-}
-
-// Pack replaces an EndpointSlice by its packed form. Other objects are not in the index themselves.
-func (x *Index) Pack(whole, packed object.Object) {
-	key := ServiceKey(whole)
-	_, isSlice := whole.(*object.EndpointSlice)
-	if i, found := find(x.slices[key], whole.GetMeta().Name); found && isSlice {
-		list := slices.Clone(x.slices[key])
-		list[i] = packed
-		x.slices[key] = list
 	}
 }
 
@@ -170,10 +153,7 @@ func (x *Index) Remove(removed object.Object) {
 		if x.hosts != nil {
 			x.hosts.remove(key, endpointAddrs(o)...)
 		}
-		list := slices.DeleteFunc(slices.Clone(x.slices[key]), func(other object.Object) bool { return other.GetMeta().Name == o.Metadata.Name })
-		if x.slices[key] = list; len(list) == 0 {
-			delete(x.slices, key)
-		}
+		x.slices.remove(o.Metadata.Name, key)
 	}
 }
 
@@ -303,13 +283,13 @@ func ExternalIPs(svc *object.Service) []netip.Addr {
 	return addrs
 }
 
-// EndpointsAt returns the "namespace/name" of the Services with an endpoint at an address, possibly with duplicates. whole unpacks packed
-// EndpointSlices.
-func (x *Index) EndpointsAt(addr netip.Addr, whole func([]object.Object) []*object.EndpointSlice) []string {
+// EndpointsAt returns the "namespace/name" of the Services with an endpoint at an address, possibly with duplicates. of returns the EndpointSlices of
+// a Service.
+func (x *Index) EndpointsAt(addr netip.Addr, of func(key string) []*object.EndpointSlice) []string {
 	if x.hosts == nil {
 		x.hosts = Lists[netip.Addr]{}
-		for key, list := range x.slices {
-			for _, s := range whole(list) {
+		for key := range x.slices {
+			for _, s := range of(key) {
 				x.hosts.Add(key, endpointAddrs(s)...)
 			}
 		}

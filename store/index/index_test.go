@@ -80,7 +80,14 @@ func TestCloneOfSelectors(t *testing.T) {
 	for _, s := range []*object.Service{a, b, c} {
 		x.Add(s)
 	}
+	alone := svc("alone")
+	alone.Spec.Selector = map[string]string{"app": "dns"}
+	x.Add(alone)
 	y := x.Clone()
+	y.Remove(alone)
+	if got := x.Selecting("n", alone.Spec.Selector, func(string) *object.Service { return alone }); len(got) != 1 || got[0] != "n/alone" {
+		t.Errorf("without it in the copy: %v", got)
+	}
 	x.Remove(a)
 	x.Add(svc("d"))
 	y.Add(svc("e"))
@@ -115,9 +122,7 @@ func TestEndpointsAt(t *testing.T) {
 	}
 	x := New()
 	early, late := slice("web-1"), slice("web-2")
-	whole := func(list []object.Object) []*object.EndpointSlice {
-		return []*object.EndpointSlice{list[0].(*object.EndpointSlice)}
-	}
+	whole := func(string) []*object.EndpointSlice { return []*object.EndpointSlice{early} }
 	x.Add(early)
 	if got := x.EndpointsAt(at, whole); len(got) != 1 || got[0] != "n/web" {
 		t.Errorf("at the first look: %v", got)

@@ -14,6 +14,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"svcctl.io/svcctl/store/engine"
@@ -209,8 +210,8 @@ func rangeKey(protocol string, at netip.AddrPort, last uint16) string {
 // Since returns the age of the object. If the revision of its creation is not recorded, it is computed from the creation time, like first revisions.
 func (r *Record) Since() Since {
 	created := r.Created
-	if at := CreatedAt(r.Object); created == 0 && !at.IsZero() {
-		created = uint64(max(0, at.Unix())) << RevisionShift
+	if created == 0 {
+		created = uint64(max(0, CreatedAt(Whole(r.Object)).Unix())) << RevisionShift
 	}
 	return Since{created, r.Asked}
 }
@@ -361,6 +362,9 @@ func Selected(o object.Object, name, text string) object.Object {
 	if name != "" && name != p.ref.Name || is && service != p.service+`"` {
 		return nil
 	}
+	if l := last.Load(); l != nil && l.packed == p {
+		return l.whole
+	}
 	buffer := encodings.Get().(*bytes.Buffer)
 	defer encodings.Put(buffer)
 	all := lengthen(p.form, buffer)
@@ -372,7 +376,39 @@ func Selected(o object.Object, name, text string) object.Object {
 		whole, _ = New(p.ref.Kind)
 		_ = json.Unmarshal(all, whole) // encoding/json has written it
 	}
+	last.Store(&unpacked{p, whole})
 	return whole
+}
+
+// last is the object that was decompressed last: the store, the plan and those that follow it all read a Service that changes.
+var last atomic.Pointer[unpacked]
+
+type unpacked struct {
+	packed *Packed
+	whole  object.Object
+}
+
+// Mentions reports whether one of the texts in the JSON of an object is one of the addresses. To decompress and search it costs less than to decode it.
+func Mentions(o object.Object, addrs map[netip.Addr]bool) bool {
+	buffer := encodings.Get().(*bytes.Buffer)
+	defer encodings.Put(buffer)
+	var all []byte
+	if p, is := o.(*Packed); is {
+		all = lengthen(p.form, buffer)
+	} else {
+		buffer.Reset()
+		_ = json.NewEncoder(buffer).Encode(o) // stored objects can be encoded
+		all = buffer.Bytes()
+	}
+	for text := range bytes.SplitSeq(all, []byte(`"`)) {
+		if bytes.LastIndexAny(text, ".:") <= 0 { // also what lies between two texts
+			continue
+		}
+		if addr, err := netip.ParseAddr(string(text)); err == nil && addrs[addr.Unmap()] {
+			return true
+		}
+	}
+	return false
 }
 
 // common is the dictionary of shorten: text that most Services and EndpointSlices have in their JSON.
