@@ -191,11 +191,7 @@ func (b *batch) writing(d document) (*writing, error) {
 		return nil, err
 	}
 	if k.Namespaced {
-		r.namespace = textIn(content, "namespace")
-		if r.namespace == "" {
-			r.namespace = b.request.query.Get("namespace")
-		}
-		r.namespace = cmp.Or(r.namespace, "default")
+		r.namespace = cmp.Or(textIn(content, "namespace"), b.request.query.Get("namespace"), "default")
 	}
 	o := *b.options
 	o.warnings = nil

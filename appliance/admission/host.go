@@ -141,12 +141,9 @@ func (h host) Reserved(svc *object.Service, addr netip.Addr) string {
 // Avoid implements store.Host. It reports whether the allocator must not assign addr as a cluster IP because it lies in a connected network
 // of the host. If that network covers a whole range of cluster IPs, only addresses of endpoints (isEndpoint) are avoided.
 func (h host) Avoid(addr netip.Addr, isEndpoint func() bool) bool {
-	for _, p := range h.facts.Connected {
-		if p.Contains(addr) && (isEndpoint() || !slices.ContainsFunc(h.ranges, func(r netip.Prefix) bool { return p.Bits() <= r.Bits() && p.Overlaps(r) })) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(h.facts.Connected, func(p netip.Prefix) bool {
+		return p.Contains(addr) && (isEndpoint() || !slices.ContainsFunc(h.ranges, func(r netip.Prefix) bool { return p.Bits() <= r.Bits() && p.Overlaps(r) }))
+	})
 }
 
 // NodePort implements store.Host. It refuses a node port at which the appliance or a program of the host listens.

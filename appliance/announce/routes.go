@@ -2,6 +2,7 @@ package announce
 
 import (
 	"cmp"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -232,11 +233,7 @@ func (d *damper) withdrawn(route netip.Prefix, now time.Time) {
 	if len(d.flaps) < d.sweepAt {
 		return
 	}
-	for other, f := range d.flaps {
-		if f.isOver(now) {
-			delete(d.flaps, other)
-		}
-	}
+	maps.DeleteFunc(d.flaps, func(_ netip.Prefix, f flap) bool { return f.isOver(now) })
 	d.sweepAt = 2*len(d.flaps) + 64
 }
 

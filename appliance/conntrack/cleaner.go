@@ -257,11 +257,9 @@ func (a *schedule) add(w Work, now time.Time) {
 		if flows.Look {
 			it.since, it.looks = now, []time.Time{now, now.Add(rescanDelay)}
 		}
-		for endpoint := range it.open {
-			if !flows.Drain.On || contains(flows.Keep, endpoint) {
-				delete(it.open, endpoint)
-			}
-		}
+		maps.DeleteFunc(it.open, func(endpoint netip.AddrPort, _ time.Time) bool {
+			return !flows.Drain.On || contains(flows.Keep, endpoint)
+		})
 		a.tidy(it)
 	}
 }
@@ -410,11 +408,7 @@ func (a *schedule) done(looked []*item, at time.Time) {
 	a.departed(at)
 	for _, it := range looked {
 		it.looks = slices.DeleteFunc(it.looks, func(t time.Time) bool { return !t.After(at) })
-		for endpoint, since := range it.open {
-			if !since.Add(it.flows.Drain.Timeout).After(at) {
-				delete(it.open, endpoint)
-			}
-		}
+		maps.DeleteFunc(it.open, func(_ netip.AddrPort, since time.Time) bool { return !since.Add(it.flows.Drain.Timeout).After(at) })
 		if a.items.Of[it.flows.Frontend] == it {
 			a.tidy(it)
 		}

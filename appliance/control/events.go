@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -206,11 +207,7 @@ func (r *Recorder) due() []happening {
 		}
 	}
 	r.once = nil
-	for ref, s := range r.spent {
-		if now.Sub(s.at) > objectEvents*objectEventEvery {
-			delete(r.spent, ref)
-		}
-	}
+	maps.DeleteFunc(r.spent, func(_ object.Ref, s spending) bool { return now.Sub(s.at) > objectEvents*objectEventEvery })
 	return due
 }
 

@@ -356,11 +356,7 @@ func (c *balancer) evict(now time.Time) {
 	}
 	if now.Sub(c.swept) >= sweepInterval {
 		c.swept = now
-		for client, v := range c.clients {
-			if !now.Before(v.until) {
-				delete(c.clients, client)
-			}
-		}
+		maps.DeleteFunc(c.clients, func(_ netip.Addr, v affinityEntry) bool { return !now.Before(v.until) })
 	}
 	for client := range c.clients {
 		if len(c.clients) < c.maxClients {

@@ -167,7 +167,7 @@ func (t *tcpPort) serveFrom(ctx context.Context, client *net.TCPConn, early []by
 
 // servePlain relays a client of a port without a Front, that is without TLS and HTTP settings.
 func (t *tcpPort) servePlain(ctx context.Context, client *net.TCPConn, early []byte, from, asked netip.AddrPort) {
-	endpoint, to, err := t.connect(ctx, client, from, asked)
+	_, reached, err := t.reach(ctx, client, from, asked, &Front{})
 	if err != nil && handover.IsRequested(ctx) {
 		t.shared.leaving.unconnected(t.current(), t.endpoints, client, from, asked, early)
 		return
@@ -177,18 +177,11 @@ func (t *tcpPort) servePlain(ctx context.Context, client *net.TCPConn, early []b
 		reset(client)
 		return
 	}
-	if err := t.introduce(endpoint, from, asked); err != nil {
-		t.log.Debug("a client is reset: its endpoint took no header of the PROXY protocol", "client", from, "endpoint", to, "err", err)
-		t.endpoints.done(to)
-		reset(client)
-		reset(endpoint)
-		return
-	}
-	c, err := newRelayed(t.shared.pump, client, endpoint, to)
+	c, err := newRelayed(t.shared.pump, client, reached.endpoint, reached.to)
 	if err != nil { // one of the two was closed
-		t.endpoints.done(to)
+		t.endpoints.done(reached.to)
 		reset(client)
-		reset(endpoint)
+		reset(reached.endpoint)
 		return
 	}
 	c.there.held = early

@@ -102,11 +102,7 @@ func (b *Book) Suspect(endpoint netip.AddrPort, now time.Time) bool {
 		return false
 	}
 	if !known && len(b.asked)+len(b.users) >= most {
-		for at, last := range b.asked {
-			if now.Sub(last) >= again {
-				delete(b.asked, at)
-			}
-		}
+		maps.DeleteFunc(b.asked, func(_ netip.AddrPort, last time.Time) bool { return now.Sub(last) >= again })
 		if len(b.asked)+len(b.users) >= most {
 			return false
 		}

@@ -192,15 +192,7 @@ func equal(a, b any, t *schema.Type) bool {
 		return true
 	case []any:
 		b, ok := b.([]any)
-		if !ok || len(a) != len(b) {
-			return false
-		}
-		for i := range a {
-			if !equal(a[i], b[i], t.Elem) {
-				return false
-			}
-		}
-		return true
+		return ok && slices.EqualFunc(a, b, func(a, b any) bool { return equal(a, b, t.Elem) })
 	}
 	switch b.(type) {
 	case map[string]any, []any:

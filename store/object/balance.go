@@ -1,6 +1,7 @@
 package object
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -260,9 +261,7 @@ func (m *ObjectMeta) ShareOf() BackendShare {
 	if err != nil {
 		return BackendShare{Share: 1} // absent, or refused by validation
 	}
-	if share.Backend == "" {
-		share.Backend = m.Name
-	}
+	share.Backend = cmp.Or(share.Backend, m.Name)
 	return share
 }
 
