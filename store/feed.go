@@ -147,11 +147,17 @@ func (l *changeLog) add(entry logEntry) {
 		return // dropped before it is delivered
 	}
 	if len(l.entries) >= maxLog {
-		half := len(l.entries) / 2
-		l.since = l.entries[half-1].revision
-		l.entries = slices.Clone(l.entries[half:])
+		l.trim(maxLog / 2)
 	}
 	l.entries = append(l.entries, entry)
+}
+
+// trim forgets all but the latest entries.
+func (l *changeLog) trim(most int) {
+	if n := len(l.entries) - most; n > 0 {
+		l.since = l.entries[n-1].revision
+		l.entries = slices.Clone(l.entries[n:])
+	}
 }
 
 // after returns the entries after a revision.

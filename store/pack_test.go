@@ -109,8 +109,15 @@ func TestStartPacksNothing(t *testing.T) {
 	if n := packed(); n != 0 {
 		t.Errorf("%d slices are packed during the start", n)
 	}
+	changes, since := len(b.s.feed.log.entries), b.s.Revision()
 	b.s.Pack()
+	if n := len(b.s.feed.log.entries); n != keepWhole || changes <= n || !b.s.Changes(1).All {
+		t.Errorf("%d of %d changes are kept", n, changes)
+	}
 	change(20)
+	if set := b.s.Changes(since); set.All || len(set.Services) != 1 || set.Services[0] != "default/s" {
+		t.Errorf("changed since the start: %+v", set)
+	}
 	if n := packed(); n != 21-keepWhole {
 		t.Errorf("%d slices are packed after the start", n)
 	}

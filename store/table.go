@@ -244,12 +244,13 @@ func (s *Store) pack(least int) (more bool) {
 }
 
 // Pack packs (compresses) EndpointSlices and Services, and makes later changes pack others. It is called once, at the end of a start, which reads
-// all of them several times.
+// all of them several times. Of its changes only the last ones are kept: those that follow the store have the others.
 func (s *Store) Pack() {
 	for more := true; more; {
 		s.writer.state.Lock()
 		s.mu.Lock()
 		s.table.packs = true
+		s.feed.log.trim(keepWhole)
 		more = s.pack(1)
 		s.mu.Unlock()
 		s.writer.state.Unlock()
@@ -507,17 +508,13 @@ type kindList struct {
 // maxTouched is the number of changes, in addition to half of the length of a cached list, after which the list is dropped.
 const maxTouched = 1_000
 
-// touch records that an object has changed since its kind was listed. A list with too many changes is dropped.
+// touch records that an object has changed since its kind was listed. A list with too many changes is dropped. Store.mu must be held for writing.
 func (l *lists) touch(ref object.Ref) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	list := l.kinds[ref.Kind]
-	if list == nil {
-		return
-	}
-	list.touched[ref] = struct{}{}
-	if len(list.touched) > len(list.sorted)/2+maxTouched {
-		delete(l.kinds, ref.Kind)
+	if list := l.kinds[ref.Kind]; list != nil {
+		list.touched[ref] = struct{}{}
+		if len(list.touched) > len(list.sorted)/2+maxTouched {
+			delete(l.kinds, ref.Kind)
+		}
 	}
 }
 
