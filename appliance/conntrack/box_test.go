@@ -3,6 +3,7 @@ package conntrack
 import (
 	"context"
 	"fmt"
+	"iter"
 	"log/slog"
 	"net/netip"
 	"strings"
@@ -170,8 +171,8 @@ func (b *box) tracked() map[string]string {
 	all := map[string]string{}
 	for _, family := range nft.Families {
 		for _, protocol := range []nft.Protocol{nft.TCP, nft.UDP, nft.SCTP} {
-			err := s.dump(query{family: family, protocol: protocol}, func(datagram []byte, _ uint32) error {
-				for m := range nfnetlink.Messages(datagram) {
+			err := s.dump(query{family: family, protocol: protocol}, func(messages iter.Seq[nfnetlink.Message]) error {
+				for m := range messages {
 					var e entry
 					if m.Kind == messageNew && e.decode(m.Body) {
 						all[fmt.Sprintf("%s %s>%s, %s answers %s", e.protocol, e.from, e.to, e.replyFrom, e.replyTo)] = fmt.Sprintf("%x", e.id)

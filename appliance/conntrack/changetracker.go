@@ -306,9 +306,15 @@ func (c *change) reset(e *entry, box netip.Addr) {
 	c.done.reset++
 }
 
-// answers reads the kernel's errors for the messages of the batch, and returns the counts of the successful ones. The kernel sends no
-// acknowledgment for successful messages.
-func (c *change) answers(s *socket) (tally, error) {
+// send sends the batch to the kernel, and returns the counts of the successful messages. The kernel answers only messages that fail.
+func (c *change) send(s *socket) (tally, error) {
+	if len(c.kinds) == 0 {
+		return tally{}, nil
+	}
+	s.Sequence(len(c.kinds))
+	if err := s.Send(c.Buf); err != nil {
+		return tally{}, fmt.Errorf("delete entries: %w", err)
+	}
 	done := c.done
 	var failed error
 	for {

@@ -158,15 +158,11 @@ func (c *Cleaner) scan(ctx context.Context, now time.Time) (next time.Time, err 
 	if len(queries) == 0 {
 		return next, nil
 	}
-	judge := func(entries []entry, verdicts []verdict) ([]verdict, map[nft.Family]netip.Addr) {
+	total, err := c.table.deleteMatching(ctx, queries, func(e *entry) (verdict, netip.Addr) {
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		for i := range entries {
-			verdicts = append(verdicts, c.schedule.judge(&entries[i], now))
-		}
-		return verdicts, c.schedule.resetters
-	}
-	total, err := c.table.deleteMatching(ctx, queries, judge)
+		return c.schedule.judge(e, now), c.schedule.resetters[e.family]
+	})
 	if ctx.Err() != nil {
 		return next, ctx.Err()
 	}
@@ -214,16 +210,15 @@ type schedule struct {
 	addresses [2][]netip.Addr // node port addresses and all addresses of the box, from which nodePorts and resetters are made
 	nodePorts map[netip.Addr]bool
 	resetters map[nft.Family]netip.Addr
-	items     map[Frontend]*item
-	ranges    Ranges // the port ranges in items
-	most      int    // maximum size of items since the map was allocated
+	items     Index[*item]
+	most      int // maximum size of items since the map was allocated
 	begun     begun
 
 	departing
 }
 
 func newSchedule() *schedule {
-	return &schedule{items: map[Frontend]*item{}, begun: begun{frontends: map[Frontend]time.Time{}}}
+	return &schedule{items: NewIndex[*item](0), begun: begun{frontends: NewIndex[time.Time](0)}}
 }
 
 // item is a frontend whose connections are to be scanned.
@@ -246,15 +241,14 @@ func (a *schedule) add(w Work, now time.Time) {
 	a.depart(w.Departed, now)
 	a.begun.add(w.Begun, now)
 	for _, flows := range w.Flows {
-		it := a.items[flows.Frontend]
+		it := a.items.Of[flows.Frontend]
 		if it == nil {
 			if !flows.Look {
 				continue
 			}
 			it = &item{open: map[netip.AddrPort]time.Time{}}
-			a.items[flows.Frontend] = it
-			a.ranges.Add(flows.Frontend)
-			a.most = max(a.most, len(a.items))
+			a.items.Set(flows.Frontend, it)
+			a.most = max(a.most, len(a.items.Of))
 		}
 		if !it.flows.Sources.equal(flows.Sources) {
 			delete(it.open, revoked) // others are shut out now: their time begins
@@ -282,8 +276,7 @@ func (a *schedule) place(nodePorts, local []netip.Addr) {
 // tidy removes an item that has no further scans and no draining connections.
 func (a *schedule) tidy(it *item) {
 	if len(it.looks) == 0 && len(it.open) == 0 {
-		delete(a.items, it.flows.Frontend)
-		a.ranges.Drop(it.flows.Frontend)
+		a.items.Delete(it.flows.Frontend)
 	}
 }
 
@@ -311,7 +304,7 @@ func (it *item) next() (from, latest time.Time) {
 // their endpoint serves before or after the change, and if their client may connect before or after it.
 func (a *schedule) expect(w Work) {
 	for _, flows := range w.Flows {
-		if it := a.items[flows.Frontend]; it != nil {
+		if it := a.items.Of[flows.Frontend]; it != nil {
 			it.flows.Keep = union([][]netip.AddrPort{it.flows.Keep, flows.Keep})
 			it.flows.Sources = it.flows.Sources.mergeSources(flows.Sources)
 		}
@@ -322,7 +315,7 @@ func (a *schedule) expect(w Work) {
 // zero if none is scheduled.
 func (a *schedule) due(now time.Time) (due []*item, next time.Time) {
 	next = a.nextLook(now)
-	for _, it := range a.items {
+	for _, it := range a.items.Of {
 		switch from, latest := it.next(); {
 		case !from.After(now):
 			due = append(due, it)
@@ -347,7 +340,7 @@ func (a *schedule) judge(e *entry, now time.Time) verdict {
 	if v, judged := a.judgeDeparture(e, now); judged {
 		return v
 	}
-	it, known := atFrontend(a.items, e, a.nodePorts, a.ranges)
+	it, known := a.items.of(e, a.nodePorts)
 	if !known || it.flows.isOtherPort(e) {
 		return leave
 	}
@@ -400,7 +393,7 @@ func (a *schedule) judge(e *entry, now time.Time) verdict {
 func (a *schedule) queries(due []*item, now time.Time) []query {
 	queries := append(a.dueQueries(now), queriesFor(due)...)
 	if !a.begun.next.IsZero() && !a.begun.next.After(now) {
-		for fe := range a.begun.frontends { // one dump of unanswered entries for each family and protocol
+		for fe := range a.begun.frontends.Of { // one dump of unanswered entries for each family and protocol
 			q := query{family: fe.Family, protocol: fe.Protocol, unanswered: true}
 			if !slices.Contains(queries, q) {
 				queries = append(queries, q)
@@ -416,20 +409,20 @@ func (a *schedule) done(looked []*item, at time.Time) {
 	for _, it := range looked {
 		it.looks = slices.DeleteFunc(it.looks, func(t time.Time) bool { return !t.After(at) })
 		maps.DeleteFunc(it.open, func(_ netip.AddrPort, since time.Time) bool { return !since.Add(it.flows.Drain.Timeout).After(at) })
-		if a.items[it.flows.Frontend] == it {
+		if a.items.Of[it.flows.Frontend] == it {
 			a.tidy(it)
 		}
 	}
-	if len(a.items) < a.most/8 { // a map keeps its room, and each scan walks all of it
-		items := make(map[Frontend]*item, len(a.items))
-		maps.Copy(items, a.items)
-		a.items, a.most = items, len(items)
+	if len(a.items.Of) < a.most/8 { // a map keeps its room, and each scan walks all of it
+		items := make(map[Frontend]*item, len(a.items.Of))
+		maps.Copy(items, a.items.Of)
+		a.items.Of, a.most = items, len(items)
 	}
 }
 
 // draining returns the number of removed endpoints that may still have connections.
 func (a *schedule) draining() (n int) {
-	for _, it := range a.items {
+	for _, it := range a.items.Of {
 		n += len(it.open)
 	}
 	return n
@@ -438,18 +431,17 @@ func (a *schedule) draining() (n int) {
 // expirySet holds the TCP frontends of Services that configure a time: the idle timeout for Idle, or the time to wait for an answer for
 // Retry.
 type expirySet struct {
-	times     map[Frontend]time.Duration
+	times     Index[time.Duration]
 	services  map[string][]Frontend
 	nodePorts map[netip.Addr]bool
-	ranges    Ranges // the port ranges in times
 }
 
 func newExpirySet() expirySet {
-	return expirySet{times: map[Frontend]time.Duration{}, services: map[string][]Frontend{}}
+	return expirySet{times: NewIndex[time.Duration](0), services: map[string][]Frontend{}}
 }
 
 // any reports whether a time is configured for any frontend.
-func (t *expirySet) any() bool { return len(t.times) > 0 }
+func (t *expirySet) any() bool { return len(t.times.Of) > 0 }
 
 // update replaces the frontends of the given Services. It includes only TCP ports for which timeOf returns a nonzero time. If box is not nil, it also
 // replaces the node port addresses. turned reports whether the set became empty or nonempty.
@@ -460,8 +452,7 @@ func (t *expirySet) update(box *nft.Box, changes map[string][]nft.ServicePort, t
 	before := t.any()
 	for service := range changes { // all of them first: a frontend may move from one Service to another
 		for _, fe := range t.services[service] {
-			delete(t.times, fe)
-			t.ranges.Drop(fe)
+			t.times.Delete(fe)
 		}
 		delete(t.services, service)
 	}
@@ -473,8 +464,7 @@ func (t *expirySet) update(box *nft.Box, changes map[string][]nft.ServicePort, t
 				continue
 			}
 			for _, fe := range FrontendsOf(p) {
-				t.times[fe] = after
-				t.ranges.Add(fe)
+				t.times.Set(fe, after)
 				t.services[service] = append(t.services[service], fe)
 			}
 		}
@@ -484,7 +474,7 @@ func (t *expirySet) update(box *nft.Box, changes map[string][]nft.ServicePort, t
 
 // of returns the time configured for the frontend of an entry; 0 if there is none.
 func (t *expirySet) of(e *entry) time.Duration {
-	after, _ := atFrontend(t.times, e, t.nodePorts, t.ranges)
+	after, _ := t.times.of(e, t.nodePorts)
 	return after
 }
 
@@ -493,17 +483,15 @@ func (t *expirySet) of(e *entry) time.Duration {
 // entry is deleted, the next packet counts as a first one. Only unanswered entries are concerned: an untranslated answer came from a
 // program of the box that listens there, or from a destination that the rules do not translate.
 type begun struct {
-	frontends map[Frontend]time.Time // with the time of the last scheduled scan
-	ranges    Ranges                 // the port ranges in frontends
-	next      time.Time              // time of the next scan; zero if none is scheduled
+	frontends Index[time.Time] // with the time of the last scheduled scan
+	next      time.Time        // time of the next scan; zero if none is scheduled
 }
 
 // add schedules a scan for the frontends after rescanDelay, and an additional scan at once if the rules of a frontend were missing (value
 // true).
 func (w *begun) add(frontends map[Frontend]bool, now time.Time) {
 	for fe, missing := range frontends {
-		w.frontends[fe] = now.Add(rescanDelay)
-		w.ranges.Add(fe)
+		w.frontends.Set(fe, now.Add(rescanDelay))
 		if missing {
 			w.next = now
 		} else if w.next.IsZero() {
@@ -515,10 +503,10 @@ func (w *begun) add(frontends map[Frontend]bool, now time.Time) {
 // concerns reports whether an entry belongs to a connection that predates its rules. nodePorts are the addresses on which node ports
 // answer.
 func (w *begun) concerns(e *entry, nodePorts map[netip.Addr]bool) bool {
-	if len(w.frontends) == 0 || e.answered || e.replyFrom != e.to || e.protocol == nft.TCP && e.state != tcpSynSent {
+	if len(w.frontends.Of) == 0 || e.answered || e.replyFrom != e.to || e.protocol == nft.TCP && e.state != tcpSynSent {
 		return false
 	}
-	_, served := atFrontend(w.frontends, e, nodePorts, w.ranges)
+	_, served := w.frontends.of(e, nodePorts)
 	return served
 }
 
@@ -528,14 +516,13 @@ func (w *begun) done(at time.Time) {
 	if w.next.After(at) { // others came meanwhile
 		return
 	}
-	for fe, last := range w.frontends {
+	for fe, last := range w.frontends.Of {
 		if !last.After(at) {
-			delete(w.frontends, fe)
-			w.ranges.Drop(fe)
+			w.frontends.Delete(fe)
 		}
 	}
 	w.next = at.Add(rescanDelay)
-	if len(w.frontends) == 0 {
-		w.frontends, w.next = map[Frontend]time.Time{}, time.Time{} // a map that was emptied keeps its room
+	if len(w.frontends.Of) == 0 {
+		w.frontends, w.next = NewIndex[time.Time](0), time.Time{} // a map that was emptied keeps its room
 	}
 }

@@ -53,8 +53,7 @@ func (f *fakeTable) deleteMatching(_ context.Context, queries []query, judge fil
 	var left []entry
 	for i, e := range f.entries {
 		done.seen++
-		verdicts, _ := judge(f.entries[i:i+1], nil)
-		switch verdicts[0] {
+		switch v, _ := judge(&f.entries[i]); v {
 		case leave:
 			left = append(left, e)
 		case forget:

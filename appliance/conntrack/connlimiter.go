@@ -206,18 +206,16 @@ func NewSampler(options Options) *Sampler { return &Sampler{&kernelTable{netns: 
 
 // Asked holds the Service ports to scan for. Results refer to a port by its index.
 type Asked struct {
-	ports     map[Frontend]int
-	ranges    Ranges // the port ranges in ports
+	ports     Index[int]
 	nodePorts map[netip.Addr]bool
 }
 
 // NewAsked returns an Asked for the given ports on a box.
 func NewAsked(box *nft.Box, ports []*nft.ServicePort) *Asked {
-	a := &Asked{ports: make(map[Frontend]int, len(ports)), nodePorts: addressSet(box.NodePortAddresses)}
+	a := &Asked{ports: NewIndex[int](len(ports)), nodePorts: addressSet(box.NodePortAddresses)}
 	for i, p := range ports {
 		for _, fe := range FrontendsOf(p) {
-			a.ports[fe] = i
-			a.ranges.Add(fe)
+			a.ports.Set(fe, i)
 		}
 	}
 	return a
@@ -242,18 +240,13 @@ func (c *Sampler) Scan(asked *Asked, each func(Tracked)) error {
 
 // scan calls each for every entry of the ports that has an endpoint, until ctx is done. port is the index in asked.
 func (c *Sampler) scan(ctx context.Context, asked *Asked, each func(port int, e *entry)) error {
-	_, err := c.table.deleteMatching(ctx, queriesOf(asked.ports, false), func(entries []entry, verdicts []verdict) ([]verdict, map[nft.Family]netip.Addr) {
-		for i := range entries {
-			e := &entries[i]
-			verdicts = append(verdicts, leave)
-			if !e.isThrough() {
-				continue
-			}
-			if port, is := atFrontend(asked.ports, e, asked.nodePorts, asked.ranges); is {
+	_, err := c.table.deleteMatching(ctx, queriesOf(asked.ports.Of, false), func(e *entry) (verdict, netip.Addr) {
+		if e.isThrough() {
+			if port, is := asked.ports.of(e, asked.nodePorts); is {
 				each(port, e)
 			}
 		}
-		return verdicts, nil
+		return leave, netip.Addr{}
 	})
 	return cmp.Or(ctx.Err(), err)
 }

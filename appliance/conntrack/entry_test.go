@@ -148,7 +148,7 @@ func FuzzDecode(f *testing.F) {
 		if !e.to.IsValid() || !e.replyFrom.IsValid() || len(e.id) != 4 {
 			t.Fatalf("half an entry: %+v", e)
 		}
-		atFrontend(a.items, &e, a.nodePorts, nil)
+		a.items.of(&e, a.nodePorts)
 		var w writer
 		w.delete(&e, 1)
 		w.deadEnds(&e, host, 2)

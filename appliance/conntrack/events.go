@@ -3,6 +3,7 @@ package conntrack
 import (
 	"encoding/binary"
 	"errors"
+	"iter"
 	"math"
 	"net/netip"
 	"os"
@@ -32,60 +33,33 @@ func dial(netns int) (*socket, error) {
 // empty table takes milliseconds.
 func (s *socket) count() (entries uint32, err error) {
 	var w writer
-	sequence := s.Sequence(1)
-	w.begin(messageStats, 0, sequence, unix.AF_UNSPEC)
+	w.begin(messageStats, 0, s.Sequence(1), unix.AF_UNSPEC)
 	w.End()
-	if err := s.Send(w.Buf); err != nil {
-		return 0, err
-	}
-	datagram, err := s.Receive()
-	if err != nil {
-		return 0, err
-	}
-	for m := range nfnetlink.Messages(datagram) {
-		switch {
-		case m.Sequence != sequence:
-		case m.Kind == unix.NLMSG_ERROR && m.Errno() != 0:
-			return 0, m.Errno()
-		case m.Kind == messageStats:
-			if entries := m.Attribute(ctaStatsEntries); len(entries) == 4 {
-				return binary.BigEndian.Uint32(entries), nil
+	reported := false
+	err = s.Ask(w.Buf, func(messages iter.Seq[nfnetlink.Message]) error {
+		for m := range messages {
+			if value := m.Attribute(ctaStatsEntries); m.Kind == messageStats && len(value) == 4 {
+				entries, reported = binary.BigEndian.Uint32(value), true
 			}
 		}
+		return nil
+	})
+	if err == nil && !reported {
+		err = errors.New("the kernel does not report how many entries there are")
 	}
-	return 0, errors.New("the kernel does not report how many entries there are")
+	return entries, err
 }
 
-// dump requests the entries that match the query, and calls take with each datagram of the response. The request for all entries has no
+// dump requests the entries that match the query, and calls take with the messages of each datagram of the answer. The request for all entries has no
 // filter: if few entries match a filter, the kernel walks the whole table in one go, with softirqs blocked.
-func (s *socket) dump(q query, take func(datagram []byte, sequence uint32) error) error {
+func (s *socket) dump(q query, take func(iter.Seq[nfnetlink.Message]) error) error {
 	var w writer
-	sequence := s.Sequence(1)
-	w.begin(messageGet, unix.NLM_F_DUMP, sequence, familyNumber(q.family))
+	w.begin(messageGet, unix.NLM_F_DUMP, s.Sequence(1), familyNumber(q.family))
 	if q != (query{}) {
 		w.filter(q)
 	}
 	w.End()
-	if err := s.Send(w.Buf); err != nil {
-		return err
-	}
-	for {
-		datagram, err := s.Receive()
-		if err != nil {
-			return err // also when it is quiet: a dump has an end mark
-		}
-		for m := range nfnetlink.Messages(datagram) {
-			if m.Sequence == sequence && (m.Kind == unix.NLMSG_DONE || m.Kind == unix.NLMSG_ERROR) {
-				if errno := m.Errno(); errno != 0 {
-					return errno
-				}
-				return take(datagram, sequence)
-			}
-		}
-		if err := take(datagram, sequence); err != nil {
-			return err
-		}
-	}
+	return s.Ask(w.Buf, take)
 }
 
 // filter appends the attributes by which the kernel (since 5.8) leaves out entries that cannot match. It filters by port only for TCP and

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"iter"
 	"maps"
 	"net/netip"
 	"slices"
@@ -39,39 +40,44 @@ func FrontendsOf(p *nft.ServicePort) []Frontend {
 	return list
 }
 
-// Ranges holds the frontends that are port ranges, by address. The zero value is ready to use.
-type Ranges map[netip.Addr][]Frontend
-
-// Add adds a frontend, if it is a port range.
-func (r *Ranges) Add(fe Frontend) {
-	if fe.Last == 0 || slices.Contains((*r)[fe.Addr], fe) {
-		return
-	}
-	if *r == nil {
-		*r = Ranges{}
-	}
-	(*r)[fe.Addr] = append((*r)[fe.Addr], fe)
+// Index holds a value for each of some frontends. Its maps change only by Set and Delete.
+type Index[V any] struct {
+	Of     map[Frontend]V
+	Ranges map[netip.Addr][]Frontend // the frontends that are port ranges, by address
 }
 
-// Drop removes a frontend.
-func (r Ranges) Drop(fe Frontend) {
-	if len(r[fe.Addr]) == 0 {
-		return
+// NewIndex returns an Index without frontends. size is how many are expected.
+func NewIndex[V any](size int) Index[V] {
+	return Index[V]{make(map[Frontend]V, size), map[netip.Addr][]Frontend{}}
+}
+
+// Set sets the value of a frontend.
+func (x *Index[V]) Set(fe Frontend, v V) {
+	if _, has := x.Of[fe]; fe.Last != 0 && !has {
+		x.Ranges[fe.Addr] = append(x.Ranges[fe.Addr], fe)
 	}
-	if r[fe.Addr] = slices.DeleteFunc(r[fe.Addr], func(o Frontend) bool { return o == fe }); len(r[fe.Addr]) == 0 {
-		delete(r, fe.Addr)
+	x.Of[fe] = v
+}
+
+// Delete removes a frontend.
+func (x *Index[V]) Delete(fe Frontend) {
+	delete(x.Of, fe)
+	if of := x.Ranges[fe.Addr]; len(of) > 0 {
+		if x.Ranges[fe.Addr] = slices.DeleteFunc(of, func(o Frontend) bool { return o == fe }); len(x.Ranges[fe.Addr]) == 0 {
+			delete(x.Ranges, fe.Addr)
+		}
 	}
 }
 
-// At returns the value of the frontend that serves `to`, the destination of a client, from the map `of`. It tries the exact port first, then port
-// ranges, and then node ports if the address is in nodePorts. ranges must hold all port ranges among the keys of the map.
-func At[V any](of map[Frontend]V, to Frontend, ranges Ranges, nodePorts map[netip.Addr]bool) (v V, ok bool) {
-	if v, ok = of[to]; ok {
+// At returns the value of the frontend that serves `to`, the destination of a client. It tries the exact port first, then port ranges, and then node
+// ports if the address is in nodePorts.
+func (x *Index[V]) At(to Frontend, nodePorts map[netip.Addr]bool) (v V, ok bool) {
+	if v, ok = x.Of[to]; ok {
 		return v, ok
 	}
-	for _, r := range ranges[to.Addr] {
+	for _, r := range x.Ranges[to.Addr] {
 		if r.Protocol == to.Protocol && r.Port <= to.Port && to.Port <= r.Last {
-			v, ok = of[r]
+			v, ok = x.Of[r]
 			return v, ok
 		}
 	}
@@ -79,13 +85,13 @@ func At[V any](of map[Frontend]V, to Frontend, ranges Ranges, nodePorts map[neti
 		return v, false
 	}
 	to.Addr = netip.Addr{}
-	v, ok = of[to]
+	v, ok = x.Of[to]
 	return v, ok
 }
 
-// atFrontend is like At for the destination of the client's packets in an entry.
-func atFrontend[V any](of map[Frontend]V, e *entry, nodePorts map[netip.Addr]bool, ranges Ranges) (v V, ok bool) {
-	return At(of, Frontend{Addr: e.to.Addr(), Family: e.family, Protocol: e.protocol, Port: e.to.Port()}, ranges, nodePorts)
+// of is At for the destination of the client's packets in an entry.
+func (x *Index[V]) of(e *entry, nodePorts map[netip.Addr]bool) (v V, ok bool) {
+	return x.At(Frontend{Addr: e.to.Addr(), Family: e.family, Protocol: e.protocol, Port: e.to.Port()}, nodePorts)
 }
 
 // addressSet converts a list of addresses to a set.
@@ -405,33 +411,20 @@ func (o *Origins) Of(protocol nft.Protocol, at, client netip.AddrPort) (netip.Ad
 // origin returns the original destination of the connection with replies from `at` to client, or errNoEntry if the table has no entry for it.
 func (s *socket) origin(protocol nft.Protocol, at, client netip.AddrPort) (to netip.AddrPort, err error) {
 	var w writer
-	sequence := s.Sequence(1)
-	w.begin(messageGet, 0, sequence, familyNumber(nft.FamilyOf(at.Addr())))
+	w.begin(messageGet, 0, s.Sequence(1), familyNumber(nft.FamilyOf(at.Addr())))
 	w.tuple(ctaTupleReply, protocol, at, client)
 	w.End()
-	if err := s.Send(w.Buf); err != nil {
-		return to, err
-	}
-	datagram, err := s.Receive()
-	if errors.Is(err, nfnetlink.ErrNoMessage) {
-		return to, errNoEntry
-	}
-	if err != nil {
-		return to, err
-	}
-	for m := range nfnetlink.Messages(datagram) {
-		switch errno := m.Errno(); {
-		case m.Sequence != sequence:
-		case m.Kind == unix.NLMSG_ERROR && errno == unix.ENOENT:
-			return to, errNoEntry
-		case m.Kind == unix.NLMSG_ERROR && errno != 0:
-			return to, errno
-		case m.Kind == messageNew:
+	err = s.Ask(w.Buf, func(messages iter.Seq[nfnetlink.Message]) error {
+		for m := range messages {
 			var e entry
-			if e.decode(m.Body) {
-				return e.to, nil
+			if m.Kind == messageNew && e.decode(m.Body) {
+				to = e.to
 			}
 		}
+		return nil
+	})
+	if errors.Is(err, unix.ENOENT) || err == nil && !to.IsValid() {
+		return to, errNoEntry
 	}
-	return to, errNoEntry
+	return to, err
 }

@@ -304,19 +304,16 @@ func Test1132_fake_table_is_conntrack(t *testing.T) {
 		}
 		// ask has what a query gives of both, but for others than it asks for, and does the same to each.
 		ask := func(on table, queries []query, of func(flow string) verdict) (all []string) {
-			done, err := on.deleteMatching(t.Context(), queries, func(entries []entry, verdicts []verdict) ([]verdict, map[nft.Family]netip.Addr) {
-				for i := range entries {
-					e, v := &entries[i], leave
-					if slices.ContainsFunc(queries, func(q query) bool { return q.has(e) }) && !e.isDeadEnd() && e.from.Port() >= 10_000 { // no dead end of what was reset
-						v = of(flow(e))
-						all = append(all, fmt.Sprint(flow(e), v))
-						if e.timeout == 0 || e.timeout > 1200 {
-							t.Errorf("seed %d: %s is kept for %d s", seed, flow(e), e.timeout)
-						}
+			done, err := on.deleteMatching(t.Context(), queries, func(e *entry) (verdict, netip.Addr) {
+				v := leave
+				if slices.ContainsFunc(queries, func(q query) bool { return q.has(e) }) && !e.isDeadEnd() && e.from.Port() >= 10_000 { // no dead end of what was reset
+					v = of(flow(e))
+					all = append(all, fmt.Sprint(flow(e), v))
+					if e.timeout == 0 || e.timeout > 1200 {
+						t.Errorf("seed %d: %s is kept for %d s", seed, flow(e), e.timeout)
 					}
-					verdicts = append(verdicts, v)
 				}
-				return verdicts, box
+				return v, box[e.family]
 			})
 			if err != nil {
 				t.Fatal(err)
@@ -379,12 +376,9 @@ func TestNewerEntry(t *testing.T) {
 	id := func() (id string) {
 		table := &kernelTable{netns: h.Namespace()}
 		defer table.close()
-		_, err := table.deleteMatching(t.Context(), udpOf4, func(entries []entry, verdicts []verdict) ([]verdict, map[nft.Family]netip.Addr) {
-			for _, e := range entries {
-				id = string(e.id)
-				verdicts = append(verdicts, leave)
-			}
-			return verdicts, nil
+		_, err := table.deleteMatching(t.Context(), udpOf4, func(e *entry) (verdict, netip.Addr) {
+			id = string(e.id)
+			return leave, netip.Addr{}
 		})
 		if err != nil {
 			t.Fatal(err)
@@ -396,14 +390,11 @@ func TestNewerEntry(t *testing.T) {
 	for range 50 {
 		put(l1)
 		same := false
-		done, err := table.deleteMatching(t.Context(), udpOf4, func(entries []entry, verdicts []verdict) ([]verdict, map[nft.Family]netip.Addr) {
-			for _, e := range entries {
-				h.Conntrack("-D", "-p", "udp")
-				put(r1)
-				same = id() == string(e.id)
-				verdicts = append(verdicts, forget)
-			}
-			return verdicts, nil
+		done, err := table.deleteMatching(t.Context(), udpOf4, func(e *entry) (verdict, netip.Addr) {
+			h.Conntrack("-D", "-p", "udp")
+			put(r1)
+			same = id() == string(e.id)
+			return forget, netip.Addr{}
 		})
 		if !same {
 			if err != nil || done.seen != 1 || done.forgotten != 0 || count(t, h) != 1 {

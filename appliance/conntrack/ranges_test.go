@@ -18,20 +18,18 @@ func TestAt(t *testing.T) {
 		}
 		return Frontend{Addr: addr, Family: f, Protocol: nft.TCP, Port: port, Last: last}
 	}
-	of := map[Frontend]string{}
-	var ranges Ranges
+	x := NewIndex[string](0)
 	for fe, name := range map[Frontend]string{
 		tcp(vip, 80, 0): "exact", tcp(vip, 70, 90): "range", tcp(vip, 91, 100): "next", tcp(vip6, 70, 90): "range6",
 		tcp(other, 70, 90): "of the box", tcp(netip.Addr{}, 95, 0): "node port",
 	} {
-		of[fe] = name
-		ranges.Add(fe)
-		ranges.Add(fe)
+		x.Set(fe, "before")
+		x.Set(fe, name)
 	}
 	nodePorts := map[netip.Addr]bool{other: true}
 	at := func(to Frontend, want string) {
 		t.Helper()
-		if got, ok := At(of, to, ranges, nodePorts); got != want || ok != (want != "") {
+		if got, ok := x.At(to, nodePorts); got != want || ok != (want != "") {
 			t.Errorf("at %v port %d is %q, %t; want %q", to.Addr, to.Port, got, ok, want)
 		}
 	}
@@ -48,13 +46,12 @@ func TestAt(t *testing.T) {
 	at(tcp(vip6, 75, 0), "range6")
 	at(tcp(other, 75, 0), "of the box")
 	at(tcp(other, 95, 0), "node port")
-	ranges.Drop(tcp(vip, 80, 0))
-	ranges.Drop(tcp(vip, 70, 90))
+	x.Delete(tcp(vip, 80, 0))
+	x.Delete(tcp(vip, 70, 90))
 	at(tcp(vip, 75, 0), "")
 	at(tcp(vip, 91, 0), "next")
 	at(tcp(vip6, 75, 0), "range6")
-	ranges.Drop(tcp(vip, 91, 100))
-	ranges.Drop(tcp(vip, 91, 100))
+	x.Delete(tcp(vip, 91, 100))
+	x.Delete(tcp(vip, 91, 100))
 	at(tcp(vip, 91, 0), "")
-	Ranges(nil).Drop(tcp(vip, 91, 100))
 }

@@ -27,9 +27,8 @@ import (
 // answer that arrives between the scan and the deletion is lost, and breaks the connection. The configured time must therefore be longer
 // than any endpoint takes to answer.
 type Retry struct {
-	log   *slog.Logger
-	table table
-	wake  chan struct{} // capacity 1: the first time was configured or the last one removed
+	log  *slog.Logger
+	wake chan struct{} // capacity 1: the first time was configured or the last one removed
 
 	mu      sync.Mutex
 	asked   expirySet
@@ -37,9 +36,45 @@ type Retry struct {
 
 	task.LastError // why entries cannot be deleted
 
-	// Used only by Run. seen holds the unanswered entries of the last scan with the time at which each was first found, seeing those of the
-	// current scan.
+	waits // used only by Run
+}
+
+// waits measures how long connections wait for the first answer of their endpoint.
+type waits struct {
+	table table
+	// seen holds the unanswered entries of the last scan with the time at which each was first found, seeing those of the current scan.
 	seen, seeing map[attempt]time.Time
+}
+
+// scan calls judge for each entry that matches any of the queries, and carries out the verdict. For unanswered entries, judge calls w.judge.
+func (w *waits) scan(ctx context.Context, queries []query, judge func(e *entry) verdict) (tally, error) {
+	w.seeing = make(map[attempt]time.Time, len(w.seen))
+	total, err := w.table.deleteMatching(ctx, queries, func(e *entry) (verdict, netip.Addr) { return judge(e), netip.Addr{} })
+	if err == nil {
+		w.seen = w.seeing
+	}
+	return total, err
+}
+
+// judge returns the verdict on an unanswered entry. forgets decides by the time since a scan first found the entry.
+func (w *waits) judge(e *entry, now time.Time, forgets func(waited time.Duration) bool) verdict {
+	key := attempt{binary.BigEndian.Uint32(e.id), e.replyFrom}
+	since, known := w.seen[key]
+	if !known {
+		since = now
+	}
+	switch {
+	case forgets(now.Sub(since)):
+		return forget
+	case len(w.seeing) < mostAttempts:
+		w.seeing[key] = since
+	}
+	return leave
+}
+
+func (w *waits) close() error {
+	w.seen = nil
+	return w.table.close()
 }
 
 // attempt identifies an entry. The id alone could also match a later connection of the same client.
@@ -62,7 +97,7 @@ func NewRetry(options Options) *Retry {
 }
 
 func newRetry(table table, log *slog.Logger) *Retry {
-	return &Retry{log: log, table: table, wake: make(chan struct{}, 1), asked: newExpirySet()}
+	return &Retry{log: log, waits: waits{table: table}, wake: make(chan struct{}, 1), asked: newExpirySet()}
 }
 
 // Update records the box, unless it is nil, and the ports of the Services that changed. after holds the time, for each of these Services,
@@ -88,8 +123,7 @@ func (r *Retry) Run(ctx context.Context) error {
 	task.Repeat(ctx, r.wake, func() (next time.Time) {
 		queries, pause := r.queries()
 		if len(queries) == 0 {
-			r.seen = nil
-			_ = r.table.close()
+			_ = r.close()
 			return next
 		}
 		cost := Cost()
@@ -98,7 +132,7 @@ func (r *Retry) Run(ctx context.Context) error {
 		}
 		return time.Now().Add(max(pause, RestFor*cost()))
 	})
-	return r.table.close()
+	return r.close()
 }
 
 // queries returns the queries that cover the frontends, and the pause after the scan.
@@ -106,21 +140,17 @@ func (r *Retry) queries() (queries []query, pause time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	shortest := longestPause
-	for _, after := range r.asked.times {
+	for _, after := range r.asked.times.Of {
 		shortest = min(shortest, after/2)
 	}
-	return queriesOf(r.asked.times, true), shortest
+	return queriesOf(r.asked.times.Of, true), shortest
 }
 
 // scan deletes the entries that got no answer within the time of their Service.
 func (r *Retry) scan(ctx context.Context, queries []query) (err error) {
-	r.seeing = make(map[attempt]time.Time, len(r.seen))
-	total, err := r.table.deleteMatching(ctx, queries, r.selectRetries)
+	total, err := r.waits.scan(ctx, queries, r.judge)
 	if ctx.Err() != nil {
 		return nil
-	}
-	if err == nil {
-		r.seen = r.seeing
 	}
 	r.mu.Lock()
 	r.retried += uint64(total.forgotten)
@@ -129,37 +159,18 @@ func (r *Retry) scan(ctx context.Context, queries []query) (err error) {
 	return err
 }
 
-func (r *Retry) selectRetries(entries []entry, verdicts []verdict) ([]verdict, map[nft.Family]netip.Addr) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	now := time.Now()
-	for i := range entries {
-		verdicts = append(verdicts, r.judge(&entries[i], now))
-	}
-	return verdicts, nil
-}
-
-// judge returns the verdict on an entry, according to the time since a scan first found it.
-func (r *Retry) judge(e *entry, now time.Time) verdict {
-	if e.protocol != nft.TCP || e.state != tcpSynSent || e.answered || e.replyFrom == e.to || e.isDeadEnd() {
+// judge returns the verdict on an entry, according to the time that its Service configures.
+func (r *Retry) judge(e *entry) verdict {
+	if e.protocol != nft.TCP || e.state != tcpSynSent || e.answered || !e.isThrough() {
 		return leave
 	}
+	r.mu.Lock()
 	after := r.asked.of(e)
+	r.mu.Unlock()
 	if after == 0 {
 		return leave
 	}
-	key := attempt{binary.BigEndian.Uint32(e.id), e.replyFrom}
-	since, known := r.seen[key]
-	if !known {
-		since = now
-	}
-	switch {
-	case now.Sub(since) >= after:
-		return forget
-	case len(r.seeing) < mostAttempts:
-		r.seeing[key] = since
-	}
-	return leave
+	return r.waits.judge(e, time.Now(), func(waited time.Duration) bool { return waited >= after })
 }
 
 // ListenFailed is like Listen, but only for the DESTROY events of TCP connections without an answer from the endpoint. A socket filter
@@ -226,55 +237,32 @@ func (e *Event) Failure() Failure {
 }
 
 // Attempts finds TCP connections that wait for the first answer of their endpoint.
-type Attempts struct {
-	table *kernelTable
-	seen  map[attempt]time.Time // unanswered entries of the last Look, with the time of the first Look that found each
-}
+type Attempts struct{ waits }
 
 // NewAttempts returns an Attempts that opens its sockets at the first Look.
 func NewAttempts(options Options) *Attempts {
-	return &Attempts{table: &kernelTable{netns: options.NetNS}}
+	return &Attempts{waits{table: &kernelTable{netns: options.NetNS}}}
 }
 
 // Look calls each with every unanswered connection and the time since the first Look that found it. If each returns true, the entry is
 // deleted, so that the client's next SYN begins a new connection. entries is the number of entries in the table, found the number of
 // unanswered connections.
 func (a *Attempts) Look(now time.Time, each func(c *Connection, waited time.Duration) (forget bool)) (entries uint32, found int, err error) {
-	seeing := map[attempt]time.Time{}
 	var c Connection
 	unanswered := []query{{family: nft.IPv4, protocol: nft.TCP, unanswered: true}, {family: nft.IPv6, protocol: nft.TCP, unanswered: true}}
-	total, err := a.table.deleteMatching(context.Background(), unanswered, func(list []entry, verdicts []verdict) ([]verdict, map[nft.Family]netip.Addr) {
-		for i := range list {
-			e := &list[i]
-			verdicts = append(verdicts, leave)
-			if e.state != tcpSynSent || !e.isThrough() {
-				continue
-			}
-			found++
-			key := attempt{binary.BigEndian.Uint32(e.id), e.replyFrom}
-			since, known := a.seen[key]
-			if !known {
-				since = now
-			}
-			if e.describe(&c); each(&c, now.Sub(since)) {
-				verdicts[len(verdicts)-1] = forget
-			} else if len(seeing) < mostAttempts {
-				seeing[key] = since
-			}
+	total, err := a.scan(context.Background(), unanswered, func(e *entry) verdict {
+		if e.state != tcpSynSent || !e.isThrough() {
+			return leave
 		}
-		return verdicts, nil
+		found++
+		e.describe(&c)
+		return a.judge(e, now, func(waited time.Duration) bool { return each(&c, waited) })
 	})
-	if err == nil {
-		a.seen = seeing
-	}
 	return total.tracked, found, err
 }
 
 // Close forgets the unanswered connections of earlier Looks, and closes the sockets. The next Look opens them again.
-func (a *Attempts) Close() error {
-	a.seen = nil
-	return a.table.close()
-}
+func (a *Attempts) Close() error { return a.close() }
 
 // A TCP connection whose time is over has to be reset, and the kernel has no request for
 // that on a connection that it forwards. Deleting its entry alone would make a new connection
@@ -480,14 +468,7 @@ func (x *Idle) expire(datagram []byte, changer *socket) error {
 			c.done.reset++
 		}
 	}
-	if len(c.kinds) == 0 {
-		return nil
-	}
-	changer.Sequence(len(c.kinds))
-	if err := changer.Send(c.Buf); err != nil {
-		return err
-	}
-	_, err := c.answers(changer)
+	_, err := c.send(changer)
 	return err
 }
 

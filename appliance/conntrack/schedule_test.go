@@ -261,8 +261,8 @@ func TestAgendaLooksTwice(t *testing.T) {
 		}
 		a.look(now.Add(want.from))
 	}
-	if len(a.items) != 0 {
-		t.Errorf("%d frontends are left", len(a.items))
+	if len(a.items.Of) != 0 {
+		t.Errorf("%d frontends are left", len(a.items.Of))
 	}
 }
 
@@ -299,7 +299,7 @@ func TestDraining(t *testing.T) {
 		expect(t, a, 60, reset, leave)
 		announced(t, a, 61, 90)
 		expect(t, a, 90, reset, reset)
-		if len(a.items) > 0 {
+		if len(a.items.Of) > 0 {
 			t.Error("a frontend is left")
 		}
 	})
@@ -341,7 +341,7 @@ func TestDraining(t *testing.T) {
 		keep(a, 0, oneMinute)
 		expect(t, a, 1, leave, leave)
 		a.add(Work{Flows: []Flows{{Frontend: web}}}, after(10))
-		if len(a.items) > 0 {
+		if len(a.items.Of) > 0 {
 			t.Error("a frontend is left")
 		}
 	})
@@ -350,7 +350,7 @@ func TestDraining(t *testing.T) {
 		keep(a, 0, oneMinute)
 		a.look(after(0))
 		a.look(after(1))
-		if len(a.items) > 0 {
+		if len(a.items.Of) > 0 {
 			t.Error("a frontend is left")
 		}
 	})

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"iter"
 	"net/netip"
 	"slices"
 	"time"
@@ -17,15 +18,15 @@ import (
 
 // table is a connection tracking table: the kernel's, or a fake in tests.
 type table interface {
-	// deleteMatching calls judge with batches of the entries that match any of the queries, and carries out the verdicts. The entries are valid
-	// until judge returns. It stops when ctx is done. If it returns an error, some entries may have been deleted.
+	// deleteMatching calls judge for each entry that matches any of the queries, and carries out the verdict. The entry is valid until judge
+	// returns. It stops when ctx is done. If it returns an error, some entries may have been deleted.
 	deleteMatching(ctx context.Context, queries []query, judge filterFunc) (tally, error)
 	close() error
 }
 
-// A filterFunc appends a verdict for each entry. box is the address of the box, by family, for the dead ends of reset connections; a family
-// without an address is missing.
-type filterFunc func(entries []entry, verdicts []verdict) (_ []verdict, box map[nft.Family]netip.Addr)
+// A filterFunc returns the verdict on an entry. box is the address of the box for the dead ends of a connection to reset; without one, its entry is
+// deleted instead.
+type filterFunc func(e *entry) (v verdict, box netip.Addr)
 
 // tally counts entries that were read, deleted, and reset.
 type tally struct {
@@ -44,8 +45,6 @@ func (t *tally) add(o tally) {
 type kernelTable struct {
 	netns           int
 	reader, changer *socket // nil before the first use of each, and after a failure until the next use
-	entries         []entry
-	verdicts        []verdict
 	change          change
 }
 
@@ -89,21 +88,31 @@ func (t *kernelTable) deleteMatching(ctx context.Context, queries []query, judge
 		return total, nil
 	}
 	asked := queries
-	take := func(datagram []byte, sequence uint32) error {
-		t.entries = t.entries[:0]
-		for m := range nfnetlink.Messages(datagram) {
-			if m.Kind != messageNew || m.Sequence != sequence {
+	var e entry
+	take := func(messages iter.Seq[nfnetlink.Message]) error {
+		t.change.kinds = t.change.kinds[:0]
+		for m := range messages {
+			if m.Kind != messageNew || !e.decode(m.Body) || !slices.ContainsFunc(asked, func(q query) bool { return q.has(&e) }) {
 				continue
 			}
-			t.entries = append(t.entries, entry{})
-			last := &t.entries[len(t.entries)-1]
-			if !last.decode(m.Body) || !slices.ContainsFunc(asked, func(q query) bool { return q.has(last) }) {
-				t.entries = t.entries[:len(t.entries)-1]
+			total.seen++
+			v, box := judge(&e)
+			if v == leave {
+				continue
+			}
+			if len(t.change.kinds) == 0 {
+				if err := t.open(&t.changer); err != nil {
+					return err
+				}
+				t.change.begin(t.changer.Sequence(0))
+			}
+			if v == reset && !e.zoned && box.IsValid() {
+				t.change.reset(&e, box)
+			} else {
+				t.change.forget(&e)
 			}
 		}
-		var box map[nft.Family]netip.Addr
-		t.verdicts, box = judge(t.entries, t.verdicts[:0])
-		done, err := t.deleteEntries(box)
+		done, err := t.change.send(t.changer)
 		total.add(done)
 		return err
 	}
@@ -121,33 +130,6 @@ func (t *kernelTable) deleteMatching(ctx context.Context, queries []query, judge
 		err = errors.Join(explain(err), t.close())
 	}
 	return total, err
-}
-
-// deleteEntries carries out the verdicts on the entries. box has the addresses for dead ends, by family.
-func (t *kernelTable) deleteEntries(box map[nft.Family]netip.Addr) (tally, error) {
-	seen := tally{seen: len(t.entries)}
-	if !slices.ContainsFunc(t.verdicts, func(v verdict) bool { return v != leave }) {
-		return seen, nil
-	}
-	if err := t.open(&t.changer); err != nil {
-		return seen, err
-	}
-	t.change.begin(t.changer.Sequence(0))
-	for i, v := range t.verdicts {
-		switch e := &t.entries[i]; {
-		case v == forget, v == reset && (e.zoned || !box[e.family].IsValid()):
-			t.change.forget(e)
-		case v == reset:
-			t.change.reset(e, box[e.family])
-		}
-	}
-	t.changer.Sequence(len(t.change.kinds))
-	if err := t.changer.Send(t.change.Buf); err != nil {
-		return seen, fmt.Errorf("delete entries: %w", err)
-	}
-	done, err := t.change.answers(t.changer)
-	done.seen = seen.seen
-	return done, err
 }
 
 // Connection is a tracked connection with a translated destination, or one that was adopted from another box. It has more than 15 fields:
@@ -196,15 +178,12 @@ func Scan(netns int, each func(*Connection)) (entries int, err error) {
 	t := &kernelTable{netns: netns}
 	defer func() { err = errors.Join(err, t.close()) }()
 	var c Connection
-	total, err := t.deleteMatching(context.Background(), everything, func(list []entry, verdicts []verdict) ([]verdict, map[nft.Family]netip.Addr) {
-		for i := range list {
-			verdicts = append(verdicts, leave)
-			if e := &list[i]; e.isThrough() || e.left {
-				e.describeLeft(&c)
-				each(&c)
-			}
+	total, err := t.deleteMatching(context.Background(), everything, func(e *entry) (verdict, netip.Addr) {
+		if e.isThrough() || e.left {
+			e.describeLeft(&c)
+			each(&c)
 		}
-		return verdicts, nil
+		return leave, netip.Addr{}
 	})
 	return total.seen, err
 }
@@ -241,22 +220,18 @@ var ErrGone = errors.New("there is no such connection any more")
 func Kill(netns int, id uint32, local []netip.Addr, may func(*Connection) bool) (err error) {
 	t := &kernelTable{netns: netns}
 	defer func() { err = errors.Join(err, t.close()) }()
-	found, box := false, resettersOf(local)
+	found, resetters := false, resettersOf(local)
 	var c Connection
-	total, err := t.deleteMatching(context.Background(), everything, func(list []entry, verdicts []verdict) ([]verdict, map[nft.Family]netip.Addr) {
-		for i := range list {
-			v := leave
-			if e := &list[i]; !found && (e.isThrough() || e.left) && binary.BigEndian.Uint32(e.id) == id {
-				if e.describeLeft(&c); may(&c) {
-					found, v = true, forget
-					if e.protocol == nft.TCP {
-						v = reset
-					}
+	total, err := t.deleteMatching(context.Background(), everything, func(e *entry) (v verdict, box netip.Addr) {
+		if !found && (e.isThrough() || e.left) && binary.BigEndian.Uint32(e.id) == id {
+			if e.describeLeft(&c); may(&c) {
+				found, v = true, forget
+				if e.protocol == nft.TCP {
+					v, box = reset, resetters[e.family]
 				}
 			}
-			verdicts = append(verdicts, v)
 		}
-		return verdicts, box
+		return v, box
 	})
 	switch {
 	case err != nil:

@@ -63,8 +63,7 @@ type Totals struct {
 	mu        sync.Mutex
 	nodePorts map[netip.Addr]bool
 	services  map[string][]*port
-	frontends map[conntrack.Frontend]*port
-	ranges    conntrack.Ranges    // the addresses of frontends
+	frontends conntrack.Index[*port]
 	logged    int                 // number of Services that request a connection log
 	old       map[uint32]struct{} // IDs of connections that began before events were read: not counted
 	begun     map[uint32]begun
@@ -112,7 +111,7 @@ type end struct {
 // not block or keep its argument.
 func NewTotals(log func(*Ended)) *Totals {
 	return &Totals{
-		log: log, services: map[string][]*port{}, frontends: map[conntrack.Frontend]*port{},
+		log: log, services: map[string][]*port{}, frontends: conntrack.NewIndex[*port](0),
 		old: map[uint32]struct{}{}, begun: map[uint32]begun{},
 	}
 }
@@ -135,9 +134,8 @@ func (b *Totals) Plan(service string, ports []nft.ServicePort, logged bool, now 
 	for _, p := range b.services[service] {
 		before[p.portID] = p
 		for _, fe := range p.frontends {
-			if b.frontends[fe] == p {
-				delete(b.frontends, fe)
-				b.ranges.Drop(fe)
+			if b.frontends.Of[fe] == p {
+				b.frontends.Delete(fe)
 			}
 		}
 	}
@@ -157,8 +155,7 @@ func (b *Totals) Plan(service string, ports []nft.ServicePort, logged bool, now 
 		p.logged = logged && b.log != nil
 		p.frontends = conntrack.FrontendsOf(&ports[i])
 		for _, fe := range p.frontends {
-			b.frontends[fe] = p
-			b.ranges.Add(fe)
+			b.frontends.Set(fe, p)
 		}
 		p.pools, p.relay = ports[i].Pools, ports[i].Relay
 		for _, at := range p.relay {
@@ -349,7 +346,7 @@ func (b *Totals) Lost() uint64 {
 func (b *Totals) RecordEnd(e *conntrack.Event, now time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	p, _ := conntrack.At(b.frontends, conntrack.Frontend{Addr: e.Connection.To.Addr(), Family: e.Connection.Family, Protocol: e.Connection.Protocol, Port: e.Connection.To.Port()}, b.ranges, b.nodePorts)
+	p, _ := b.frontends.At(conntrack.Frontend{Addr: e.Connection.To.Addr(), Family: e.Connection.Family, Protocol: e.Connection.Protocol, Port: e.Connection.To.Port()}, b.nodePorts)
 	if !e.Over {
 		if p != nil && p.logged && len(b.begun) < maxBegun {
 			b.begun[e.ID] = begun{now, p}

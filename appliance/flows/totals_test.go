@@ -410,7 +410,7 @@ func TestRanges(t *testing.T) {
 		t.Errorf("the range has %d endpoints, want the address alone", len(at))
 	}
 	k.book.Plan("default/media", nil, false, k.now)
-	if len(k.book.ranges) > 0 {
+	if len(k.book.frontends.Ranges) > 0 {
 		t.Error("a range is left of a Service that is gone")
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -117,10 +118,21 @@ func (h *Host) SetDown(ifname string) {
 	}
 }
 
-// AddAddr gives an interface an address, written as a prefix.
+// AddAddr gives an interface an address, written as a prefix. If the interface is up, packets are delivered to the address when it returns: the
+// kernel makes the route of an IPv6 address in a work queue (addrconf_dad_work), which a busy machine delays.
 func (h *Host) AddAddr(ifname, prefix string) {
 	h.t.Helper()
-	h.addAddr(h.link(ifname), prefix)
+	link := h.link(ifname)
+	h.addAddr(link, prefix)
+	for start := time.Now(); link.Attrs().Flags&net.FlagUp != 0; time.Sleep(time.Millisecond) { // real time: the kernel's work queue
+		routes, err := h.links.RouteGet(addrOf(netip.MustParsePrefix(prefix)).IP)
+		if err == nil && len(routes) > 0 && routes[0].Type == unix.RTN_LOCAL {
+			return
+		}
+		if time.Since(start) > time.Minute {
+			h.t.Fatalf("host %s: no local route of %s: %v, %v", h.Name, prefix, routes, err)
+		}
+	}
 }
 
 func (h *Host) addAddr(link netlink.Link, prefix string) {

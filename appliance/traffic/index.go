@@ -13,8 +13,7 @@ import (
 type index struct {
 	services map[string][]Port // the ports of each Service ("namespace/name"), sorted
 	rows     []*row            // sorted by key
-	at       map[conntrack.Frontend]*Port
-	ranges   conntrack.Ranges // the port ranges that are keys of at
+	at       conntrack.Index[*Port]
 	egress   egressIndex
 	counted  []*PortCounts // the counts of the current scan
 }
@@ -40,7 +39,7 @@ func place(rows []*row, key string) (at int, has bool) {
 
 // indexOf returns an index of Service ports. of holds them by Service ("namespace/name").
 func indexOf(of map[string][]Port) *index {
-	x := &index{services: of, at: make(map[conntrack.Frontend]*Port, len(of))}
+	x := &index{services: of, at: conntrack.NewIndex[*Port](len(of))}
 	for _, ports := range of {
 		x.rows = append(x.rows, x.add(ports)...)
 	}
@@ -79,8 +78,7 @@ func (x *index) add(ports []Port) (list []*row) {
 		p.row = list[len(list)-1]
 		p.row.ports = ports[i-len(p.row.ports) : i+1 : i+1]
 		for _, fe := range p.Frontends {
-			x.at[fe] = p
-			x.ranges.Add(fe)
+			x.at.Set(fe, p)
 		}
 		if p.egress != nil {
 			x.egress.ports = append(x.egress.ports, p)
@@ -99,9 +97,8 @@ func (x *index) remove(ports []Port) {
 			x.rows = slices.Delete(x.rows, at, at+1)
 		}
 		for _, fe := range p.Frontends {
-			if x.at[fe] == p {
-				delete(x.at, fe)
-				x.ranges.Drop(fe)
+			if x.at.Of[fe] == p {
+				x.at.Delete(fe)
 			}
 		}
 		if p.egress != nil {
@@ -149,14 +146,14 @@ func (x *index) end(l *Snapshot) {
 // find returns the Service port of a connection; nil if it does not belong to a Service.
 func (x *index) find(c *conntrack.Connection) *Port {
 	to := conntrack.Frontend{Addr: c.To.Addr(), Family: c.Family, Protocol: c.Protocol, Port: c.To.Port()}
-	p, _ := conntrack.At(x.at, to, x.ranges, nil)
+	p, _ := x.at.At(to, nil)
 	if c.Adopted || c.Left {
-		if p = x.at[to]; p != nil && !p.Adopts {
+		if p = x.at.Of[to]; p != nil && !p.Adopts {
 			p = nil
 		}
 	} else if p == nil {
 		to.Addr = netip.Addr{} // a node port, at whatever address
-		p = x.at[to]
+		p = x.at.Of[to]
 	}
 	return p
 }

@@ -26,10 +26,10 @@ func (x *index) text() (lines []string) {
 	for service, ports := range x.services {
 		lines = append(lines, fmt.Sprint("service ", service, " ", len(ports)))
 	}
-	for fe, p := range x.at {
+	for fe, p := range x.at.Of {
 		lines = append(lines, fmt.Sprint("at ", fe, " ", name(p)))
 	}
-	for addr, list := range x.ranges {
+	for addr, list := range x.at.Ranges {
 		for _, fe := range list {
 			lines = append(lines, fmt.Sprint("range of ", addr, " ", fe))
 		}

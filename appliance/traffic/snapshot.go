@@ -195,7 +195,7 @@ func (l *Snapshot) total(found *index, counted nft.Totals) {
 	l.Counted, l.Refusals = true, counted.Refusals
 	for i := range counted.Frontends {
 		f := &counted.Frontends[i]
-		if port := found.at[conntrack.Frontend{Addr: f.At.Addr(), Family: f.Family, Protocol: f.Protocol, Port: f.At.Port(), Last: f.Last}]; port != nil {
+		if port := found.at.Of[conntrack.Frontend{Addr: f.At.Addr(), Family: f.Family, Protocol: f.Protocol, Port: f.At.Port(), Last: f.Last}]; port != nil {
 			p := found.countsOf(port)
 			p.Connections += f.Connections
 			p.Refused += f.Refused

@@ -3,6 +3,7 @@ package kernel
 import (
 	"errors"
 	"fmt"
+	"iter"
 	"sync"
 
 	"golang.org/x/sys/unix"
@@ -360,57 +361,21 @@ func (s *socket) send(b []byte) error {
 // syscall.Errno.
 func (s *socket) request(kind, flags uint16, family uint8, attributes func(*writer), each func(message)) error {
 	var w writer
-	sequence := s.Sequence(1)
-	w.Begin(nftMessage(kind), flags, sequence, family, 0)
+	w.Begin(nftMessage(kind), flags, s.Sequence(1), family, 0)
 	if attributes != nil {
 		attributes(&w)
 	}
 	w.End()
-	if err := s.send(w.Buf); err != nil {
-		return err
-	}
-	interrupted, result := false, nfnetlink.ErrNoMessage
-	if flags&unix.NLM_F_DUMP != unix.NLM_F_DUMP {
-		result = nil // a single answer has no end mark
-	}
-	for {
-		datagram, err := s.Receive()
-		if errors.Is(err, nfnetlink.ErrNoMessage) {
-			return result
+	err := s.Ask(w.Buf, func(messages iter.Seq[message]) error {
+		for m := range messages {
+			each(m)
 		}
-		if err != nil {
-			return err
-		}
-		for m := range nfnetlink.Messages(datagram) {
-			if m.Sequence != sequence {
-				continue // the end of an answer that was given up
-			}
-			if m.Flags&unix.NLM_F_DUMP_INTR != 0 {
-				interrupted = true
-			}
-			switch m.Kind {
-			case unix.NLMSG_DONE:
-				result = endOf(&m, interrupted)
-			case unix.NLMSG_ERROR:
-				if errno := m.Failure().Errno; errno != 0 {
-					result = errno
-				}
-			default:
-				each(m)
-			}
-		}
-	}
-}
-
-// endOf returns the error in the NLMSG_DONE message of a dump, nil if the dump is complete.
-func endOf(m *message, interrupted bool) error {
-	if errno := m.Errno(); errno != 0 {
-		return errno
-	}
-	if interrupted {
+		return nil
+	})
+	if errors.Is(err, nfnetlink.ErrInterrupted) {
 		return ErrChanging
 	}
-	return nil
+	return err
 }
 
 // dump sends a request for a list. ErrChanging means that the list may be incomplete.

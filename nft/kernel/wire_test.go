@@ -231,7 +231,7 @@ func FuzzDecode(f *testing.F) {
 		var change Change
 		for m := range nfnetlink.Messages(b) {
 			m.Failure()
-			endOf(&m, false)
+			m.Errno()
 			change, _ = change.merge(m)
 			decodeChain(&m)
 			for _, value := range m.Attributes() {

@@ -469,6 +469,52 @@ func (s *Socket) setSendBuffer(size int) error {
 	return unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_SNDBUF, size)
 }
 
+// ErrInterrupted means that a list in an answer may be incomplete, because it changed while the kernel listed it.
+var ErrInterrupted = errors.New("the list changed while it was read")
+
+// Ask sends one message that asks for an answer, and calls take for each datagram of the answer, with its messages other than errors and the end mark
+// of a dump. It stops at an error of take. A refusal is returned as a syscall.Errno, and ErrNoMessage means that a dump has no end mark.
+func (s *Socket) Ask(message []byte, take func(iter.Seq[Message]) error) error {
+	if err := s.Send(message); err != nil {
+		return err
+	}
+	sequence := binary.NativeEndian.Uint32(message[8:])
+	interrupted, result := false, ErrNoMessage
+	if binary.NativeEndian.Uint16(message[6:])&unix.NLM_F_DUMP != unix.NLM_F_DUMP {
+		result = nil // a single answer has no end mark
+	}
+	for {
+		datagram, err := s.Receive()
+		if errors.Is(err, ErrNoMessage) {
+			return result
+		}
+		if err != nil {
+			return err
+		}
+		err = take(func(yield func(Message) bool) {
+			for m := range Messages(datagram) {
+				if m.Sequence != sequence {
+					continue // the end of an answer that was given up
+				}
+				interrupted = interrupted || m.Flags&unix.NLM_F_DUMP_INTR != 0
+				switch errno := m.Errno(); {
+				case m.Kind == unix.NLMSG_DONE && errno == 0 && interrupted:
+					result = ErrInterrupted
+				case m.Kind == unix.NLMSG_DONE && errno == 0:
+					result = nil
+				case m.Kind == unix.NLMSG_DONE, m.Kind == unix.NLMSG_ERROR && errno != 0:
+					result = errno
+				case m.Kind != unix.NLMSG_ERROR && !yield(m):
+					return
+				}
+			}
+		})
+		if err != nil {
+			return err
+		}
+	}
+}
+
 // Receive returns the next datagram, which is valid until the next call, or ErrNoMessage if none is queued.
 func (s *Socket) Receive() ([]byte, error) {
 	for {

@@ -168,6 +168,9 @@ func (m Mode) all() map[string]Command {
 	return commands
 }
 
+// Try counts the runs of a command that eventually repeats, from 1; 0: it is run once.
+func (s *Session) Try() int { return s.try }
+
 // Box makes the box when it is needed first.
 func (s *Session) Box() Box {
 	if s.made == nil {

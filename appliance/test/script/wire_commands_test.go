@@ -106,8 +106,11 @@ func echo(s *script.Session, args []string) error {
 		return errors.New("usage: echo NAME -> ok|reset|timeout, after dial")
 	}
 	wait := patient
-	if args[2] == "timeout" {
+	switch {
+	case args[2] == "timeout":
 		wait = netlab.Within(2 * time.Second) // real time: silence
+	case s.Try() > 0:
+		wait = netlab.Within(5 * time.Second) // real time: a client that waits for an answer is not reset until it sends again
 	}
 	got := "ok"
 	if err := conn.Echo("hello", wait); err != nil {
