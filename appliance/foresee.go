@@ -312,12 +312,7 @@ func given(before, after object.Object) (values []string) {
 	}
 	old, _ := before.(*object.Service)
 	had := valuesOf(old)
-	for _, v := range valuesOf(svc) {
-		if !slices.Contains(had, v) {
-			values = append(values, v)
-		}
-	}
-	return values
+	return slices.DeleteFunc(valuesOf(svc), func(v string) bool { return slices.Contains(had, v) })
 }
 
 // valuesOf returns the addresses and node ports of a Service, each as a text such as "cluster IP 10.0.0.1". It returns nil for nil.

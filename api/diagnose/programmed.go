@@ -96,13 +96,7 @@ func (d *diagnosis) related() []wire.Problem {
 	for _, s := range d.Slices {
 		about[object.Ref{Kind: object.KindEndpointSlice, Namespace: d.Namespace, Name: s.Metadata.Name}.String()] = true
 	}
-	var list []wire.Problem
-	for _, p := range d.Status.Problems {
-		if about[p.Object] {
-			list = append(list, p)
-		}
-	}
-	return list
+	return slices.DeleteFunc(slices.Clone(d.Status.Problems), func(p wire.Problem) bool { return !about[p.Object] })
 }
 
 // served checks that the kernel serves the addresses and ports of the Question for this Service. It also adds a finding for each of d.Rivals.

@@ -364,12 +364,7 @@ type ObjectPools struct {
 
 // Set replaces the pools. It ignores pools from flags, which have no name.
 func (p *ObjectPools) Set(pools []alloc.Pool) {
-	var named []alloc.Pool
-	for _, pool := range pools {
-		if pool.Name != "" {
-			named = append(named, pool)
-		}
-	}
+	named := slices.DeleteFunc(slices.Clone(pools), func(pool alloc.Pool) bool { return pool.Name == "" })
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.pools = named

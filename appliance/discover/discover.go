@@ -170,10 +170,9 @@ func (d *discovery) next(now time.Time) time.Time {
 		return at // the rest when that is done
 	}
 	write := func(t time.Time) {
-		if !t.IsZero() && t.Before(d.schedule.rest) {
-			t = d.schedule.rest
+		if !t.IsZero() {
+			sooner(later(t, d.schedule.rest))
 		}
-		sooner(t)
 	}
 	write(d.schedule.at)
 	if d.stored.complete() {
@@ -181,10 +180,7 @@ func (d *discovery) next(now time.Time) time.Time {
 			write(p.lease.next(now))
 		}
 	}
-	if least := now.Add(10 * time.Millisecond); at.Before(least) {
-		return least
-	}
-	return at
+	return later(at, now.Add(10*time.Millisecond))
 }
 
 // takeResults passes the new results of questions to the ledger.

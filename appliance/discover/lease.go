@@ -79,10 +79,14 @@ func (l *lease) next(now time.Time) time.Time {
 			at = l.looked.Add(reportEvery)
 		}
 	}
-	if at.Before(again) {
-		return again
+	return later(at, again)
+}
+
+func later(a, b time.Time) time.Time {
+	if a.Before(b) {
+		return b
 	}
-	return at
+	return a
 }
 
 // renewal returns the time at which a Lease that this process holds must be renewed. It counts from the last renewal even if a previous process made

@@ -53,9 +53,7 @@ func (s *schedule) touch(at time.Time, service string) {
 // by schedules the next comparison for the time `at`, or for the earliest time at which a write is allowed, whichever is later. A comparison that is
 // already scheduled for an earlier time stays scheduled.
 func (s *schedule) by(at time.Time) {
-	if at.Before(s.rest) {
-		at = s.rest
-	}
+	at = later(at, s.rest)
 	if s.at.IsZero() || at.Before(s.at) {
 		s.at = at
 	}

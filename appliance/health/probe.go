@@ -331,12 +331,7 @@ func (m *Machine) fail(now time.Duration, r Result) (next time.Duration, changed
 
 // fell records a change from up to down, and sets the hold time that follows from the number of recent changes.
 func (m *Machine) fell(now time.Duration) {
-	kept := m.falls[:0]
-	for _, at := range append(m.falls, now) {
-		if now-at <= flapWindow {
-			kept = append(kept, at)
-		}
-	}
+	kept := slices.DeleteFunc(append(m.falls, now), func(at time.Duration) bool { return now-at > flapWindow })
 	// Of more falls than these nothing else follows.
 	m.falls = kept[max(0, len(kept)-int(flapMost/flapHold)):]
 	m.hold = 0

@@ -82,13 +82,7 @@ func (i *tamperGuard) healed(now time.Time, mended bool) (took time.Duration) {
 	if !mended {
 		return took
 	}
-	recent := i.heals[:0]
-	for _, at := range i.heals {
-		if now.Sub(at) < fightWindow {
-			recent = append(recent, at)
-		}
-	}
-	i.heals = append(recent, now)
+	i.heals = append(slices.DeleteFunc(i.heals, func(at time.Time) bool { return now.Sub(at) >= fightWindow }), now)
 	switch {
 	case i.pause > 0:
 		i.hasty = now.Before(i.next)

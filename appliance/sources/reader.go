@@ -256,12 +256,7 @@ func generation(dir string) uint64 {
 
 // readsAll reports whether this box currently reads all of its sources.
 func (r *Reader) readsAll() bool {
-	for _, dir := range r.cfg.Dirs {
-		if !r.held[dir.Name] {
-			return false
-		}
-	}
-	return r.seen != nil
+	return r.seen != nil && !slices.ContainsFunc(r.cfg.Dirs, func(dir Dir) bool { return !r.held[dir.Name] })
 }
 
 // patience is the time after which a source that no box reads is a problem.

@@ -320,12 +320,7 @@ func sameItem(a, b any, list *schema.Type) bool {
 	}
 	x, _ := a.(map[string]any)
 	y, _ := b.(map[string]any)
-	for _, key := range list.Keys {
-		if keyOf(x, key, list) != keyOf(y, key, list) {
-			return false
-		}
-	}
-	return x != nil && y != nil
+	return x != nil && y != nil && !slices.ContainsFunc(list.Keys, func(key string) bool { return keyOf(x, key, list) != keyOf(y, key, list) })
 }
 
 // keyOf returns the value of a key field of a list item, the default if it is absent.

@@ -317,11 +317,14 @@ func (c *Client) Read(ctx context.Context, resp *http.Response) ([]byte, error) 
 	return body, nil
 }
 
-// Unmarshal decodes one JSON value. It returns an error for null, an empty text and a text longer than answerBytes.
+// Unmarshal decodes one JSON value. It returns an error for null, an empty text and a text longer than answerBytes, or with so many short values that
+// decoding them would take many times as much memory.
 func Unmarshal(text []byte, into any) error {
 	switch {
 	case len(text) > answerBytes:
 		return fmt.Errorf("the answer has more than %d MiB", answerBytes>>20)
+	case bytes.Count(text, []byte(",")) > answerBytes/16:
+		return fmt.Errorf("the answer has more than %d values", answerBytes/16)
 	case len(bytes.TrimSpace(text)) == 0:
 		return errors.New("the answer is empty, and no JSON")
 	case string(bytes.TrimSpace(text)) == "null":

@@ -205,3 +205,14 @@ func serve(t *testing.T, handler http.HandlerFunc) (c *Client, dialed *atomic.In
 	})
 	return c, dialed
 }
+
+// Test1158_many_small_values: a text of 32 MiB that consists of nothing but short values is refused before it takes a gigabyte.
+func Test1158_many_small_values(t *testing.T) {
+	var all []struct{ Targets []string }
+	if err := Unmarshal([]byte("[{}"+strings.Repeat(",{}", 2<<20)+",{}]"), &all); err == nil || !strings.Contains(err.Error(), "more than 2097152 values") || len(all) > 0 {
+		t.Errorf("%d values, %v", len(all), err)
+	}
+	if err := Unmarshal([]byte("[{}"+strings.Repeat(",{}", 1000)+"]"), &all); err != nil || len(all) != 1001 {
+		t.Errorf("%d values, %v", len(all), err)
+	}
+}

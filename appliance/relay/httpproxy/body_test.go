@@ -198,3 +198,60 @@ func TestEndpointOfHTTP2(t *testing.T) {
 		t.Errorf("trailer %q", got)
 	}
 }
+
+// Test1157_client_that_takes_nothing: the connection of a client that does not read its answer ends, over HTTP/1.1 and for a stream without a window of
+// HTTP/2, and so does that of the endpoint. An answer whose parts come late, and a client that reads in time, go on.
+func Test1157_client_that_takes_nothing(t *testing.T) {
+	const time1 = 300 * time.Millisecond
+	ended := make(chan struct{}, 4)
+	l := start(t, time.Minute, func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/slow" {
+			for i := range 3 {
+				fmt.Fprint(w, i)
+				_ = http.NewResponseController(w).Flush()
+				time.Sleep(2 * time1) // real time: the endpoint is slow
+			}
+			return
+		}
+		part := make([]byte, 64<<10)
+		for range 4 << 10 {
+			if _, err := w.Write(part); err != nil {
+				break
+			}
+		}
+		ended <- struct{}{}
+	})
+	l.takeTime = time1
+	c, err := net.Dial("tcp", l.at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	fmt.Fprint(c, "GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+	two, err := net.Dial("tcp", l.at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer two.Close()
+	// RFC 9113: SETTINGS_INITIAL_WINDOW_SIZE is 0, and stream 1 is GET http://a/ in headers of the static table of HPACK.
+	fmt.Fprint(two, "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "\x00\x00\x06\x04\x00\x00\x00\x00\x00\x00\x04\x00\x00\x00\x00", "\x00\x00\x06\x01\x05\x00\x00\x00\x01\x82\x86\x84\x41\x01a")
+	for range 2 {
+		select {
+		case <-ended:
+		case <-time.After(time.Minute):
+			t.Fatal("a client that reads nothing keeps an endpoint")
+		}
+	}
+	_ = two.SetReadDeadline(time.Now().Add(time.Minute))
+	for head, reset := make([]byte, 9), byte(3); head[3] != reset; {
+		if _, err := io.ReadFull(two, head); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.CopyN(io.Discard, two, int64(head[0])<<16|int64(head[1])<<8|int64(head[2])); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if res, body := l.says("GET /slow HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"); body != "012" {
+		t.Errorf("%s %q", res.Status, body)
+	}
+}

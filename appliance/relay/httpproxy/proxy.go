@@ -7,6 +7,7 @@ import (
 	"io"
 	"log/slog"
 	"maps"
+	"math"
 	"net"
 	"net/http"
 	"net/http/httputil"
@@ -67,6 +68,7 @@ type Proxy struct {
 	log        *slog.Logger
 	headerTime time.Duration
 	bodyTime   time.Duration
+	takeTime   time.Duration
 	reverse    *httputil.ReverseProxy
 	sessions   sync.Map // map[net.Conn]*session, by client connection
 	// accepted passes client connections to servers.http1. negotiated passes those that negotiated HTTP/2 (ALPN) to servers.http2.
@@ -89,16 +91,10 @@ type servers struct {
 func New(log *slog.Logger) *Proxy { return newProxy(log, headerTime) }
 
 func newProxy(log *slog.Logger, headerTime time.Duration) *Proxy {
-	p := &Proxy{log: log, headerTime: headerTime, bodyTime: bodyTime, accepted: make(chan net.Conn), negotiated: make(chan net.Conn)}
+	p := &Proxy{log: log, headerTime: headerTime, bodyTime: bodyTime, takeTime: takeTime, accepted: make(chan net.Conn), negotiated: make(chan net.Conn)}
 	quiet := slog.NewLogLogger(log.Handler(), slog.LevelDebug)
 	p.reverse = &httputil.ReverseProxy{
 		Rewrite: rewrite, Transport: transport{}, FlushInterval: -1, ErrorHandler: p.failed, ErrorLog: quiet, BufferPool: buffers{},
-		ModifyResponse: func(r *http.Response) error {
-			if r.StatusCode != http.StatusSwitchingProtocols {
-				r.Request.Context().Value(sessionKey{}).(*session).endIfOutdated(r.Header)
-			}
-			return nil
-		},
 	}
 	return p
 }
@@ -315,7 +311,17 @@ func (p *Proxy) handle(w http.ResponseWriter, r *http.Request) {
 		r = r.WithContext(context.WithValue(r.Context(), bodyKey{}, body))
 		r.Body = body
 	}
-	p.reverse.ServeHTTP(w, r)
+	reverse := *p.reverse
+	reverse.ModifyResponse = func(res *http.Response) error {
+		if res.StatusCode != http.StatusSwitchingProtocols {
+			s.endIfOutdated(res.Header)
+			if !streams(s, r) {
+				res.Body = p.taken(res.Body, w)
+			}
+		}
+		return nil
+	}
+	reverse.ServeHTTP(w, r)
 }
 
 // serves reports whether requests for a host are forwarded. The host may include a port, which is ignored.
@@ -462,4 +468,44 @@ func (b *timedBody) Read(buf []byte) (int, error) {
 		b.invalid.Store(true)
 	}
 	return n, err
+}
+
+// takeTime is the time after which a response ends whose client takes none of what was read from its body: one that reads nothing would keep its
+// connection and that of its endpoint forever. It ends within twice this time, since that is looked at once in it.
+const takeTime = time.Minute
+
+// takenBody is the body of a response to a client. Between two reads its content is written to the client.
+type takenBody struct {
+	io.ReadCloser
+	late  *time.Timer
+	wrote atomic.Int64 // when the write of what was read began, in nanoseconds; 0 while nothing is written, -1 after the end
+}
+
+// taken returns the body of a response that is written to w. A write that takes longer than p.takeTime fails.
+func (p *Proxy) taken(body io.ReadCloser, w http.ResponseWriter) *takenBody {
+	b := &takenBody{ReadCloser: body}
+	b.late = time.AfterFunc(math.MaxInt64, func() {
+		switch at := b.wrote.Load(); {
+		case at < 0:
+		case at > 0 && time.Since(time.Unix(0, at)) >= p.takeTime:
+			_ = http.NewResponseController(w).SetWriteDeadline(time.Unix(1, 0))
+		default:
+			b.late.Reset(p.takeTime)
+		}
+	})
+	b.late.Reset(p.takeTime)
+	return b
+}
+
+func (b *takenBody) Read(buf []byte) (int, error) {
+	b.wrote.Store(0)
+	n, err := b.ReadCloser.Read(buf)
+	b.wrote.Store(time.Now().UnixNano())
+	return n, err
+}
+
+func (b *takenBody) Close() error {
+	b.wrote.Store(-1)
+	b.late.Stop()
+	return b.ReadCloser.Close()
 }
