@@ -2,6 +2,7 @@ package store
 
 import (
 	"fmt"
+	"net/netip"
 	"runtime"
 	"strings"
 	"testing"
@@ -243,5 +244,36 @@ func TestPackedNamesakes(t *testing.T) {
 		if svc == nil || svc.Spec.Ports[0].Port != 80 || len(list) != 1 || list[0].Endpoints[0].Addresses[0] != "10.0.0.1" {
 			t.Errorf("%v %v", svc, list)
 		}
+	}
+}
+
+// TestMentions: an address of a Service or of one of its endpoints is found in any spelling, whether they are packed or not, and no other one.
+func TestMentions(t *testing.T) {
+	b := newBox(t)
+	b.apply("all.yaml", "apiVersion: v1\nkind: Service\nmetadata: {name: web, annotations: {note: \"10.0.0.9:80 and 10.0.0.8\"}}\n"+
+		"spec: {clusterIP: 172.30.0.7, externalIPs: [\"2001:DB8:0:0::5\", 203.0.113.7], ports: [{port: 80}]}\n"+
+		"---\napiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\nmetadata: {name: web-x, labels: {kubernetes.io/service-name: web}}\naddressType: IPv4\n"+
+		"ports: [{port: 8080}]\nendpoints: [{addresses: [10.0.0.1]}, {addresses: [10.0.0.11]}]\n---\napiVersion: v1\nkind: Service\nmetadata: {name: other}\nspec: {clusterIP: 172.30.0.8, ports: [{port: 80}]}\n")
+	for _, packed := range []bool{false, true} {
+		if packed {
+			for ref, r := range b.s.table.records {
+				b.s.table.records[ref] = r.Whole().Packed(ref)
+			}
+		} else {
+			for ref, r := range b.s.table.records {
+				b.s.table.records[ref] = r.Whole()
+			}
+		}
+		for text, want := range map[string]bool{
+			"172.30.0.7": true, "203.0.113.7": true, "2001:db8::5": true, "10.0.0.1": true, "10.0.0.11": true,
+			"172.30.0.8": false, "10.0.0.9": false, "10.0.0.8": false, "10.0.0.111": false, "10.0.0.2": false, "2001:db8::": false,
+		} {
+			if got := b.s.InForce().Mentions("default/web", map[netip.Addr]bool{netip.MustParseAddr(text): true}); got != want {
+				t.Errorf("packed %t: %s: %t, want %t", packed, text, got, want)
+			}
+		}
+	}
+	if b.s.InForce().Mentions("default/none", map[netip.Addr]bool{netip.MustParseAddr("10.0.0.1"): true}) {
+		t.Error("what does not exist mentions an address")
 	}
 }

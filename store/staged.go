@@ -223,8 +223,8 @@ func (v View) Services() []string {
 	return keys
 }
 
-// Mentions reports whether a Service or one of its EndpointSlices has one of the addresses in any field. It also returns true if the view has versions
-// from before a rollout.
+// Mentions reports whether a Service or one of its EndpointSlices may have one of the addresses, see record.Mentions. It also returns true if the view
+// has versions from before a rollout.
 func (v View) Mentions(key string, addrs map[netip.Addr]bool) bool {
 	v.s.mu.RLock()
 	defer v.s.mu.RUnlock()

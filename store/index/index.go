@@ -176,9 +176,7 @@ func Drop[K, L comparable, V any](all map[K]map[L]V, at K, key L) {
 func (x *Index) Pod(key string) *object.Pod { return x.pods[key] }
 
 // Pods returns the "namespace/name" of all Pods, in no order.
-func (x *Index) Pods() []string {
-	return slices.AppendSeq(make([]string, 0, len(x.pods)), maps.Keys(x.pods))
-}
+func (x *Index) Pods() []string { return slices.Collect(maps.Keys(x.pods)) }
 
 // Externals returns the Services with external IPs. The caller must not change the maps.
 func (x *Index) Externals() Externals { return x.externals }
@@ -239,10 +237,15 @@ func ServiceKey(o object.Object) string {
 	return ""
 }
 
-// AddressesOf returns the endpoint addresses in an EndpointSlice, Endpoints or Pod. For a Pod, it returns none unless the labels of the Pod match
-// selector.
+// AddressesOf returns the endpoint addresses in an EndpointSlice, Endpoints or Pod, and those that a Service has or asks for. For a Pod, it returns none
+// unless the labels of the Pod match selector.
 func AddressesOf(o object.Object, selector map[string]string) (texts []string) {
 	switch o := o.(type) {
+	case *object.Service:
+		texts = slices.Concat([]string{o.Spec.LoadBalancerIP}, o.Spec.ClusterIPs, o.Spec.ExternalIPs)
+		for _, ingress := range o.Status.LoadBalancer.Ingress {
+			texts = append(texts, ingress.IP)
+		}
 	case *object.EndpointSlice:
 		for _, e := range o.Endpoints {
 			texts = append(texts, e.Addresses...)

@@ -388,23 +388,21 @@ type unpacked struct {
 	whole  object.Object
 }
 
-// Mentions reports whether one of the texts in the JSON of an object is one of the addresses. To decompress and search it costs less than to decode it.
+// Mentions reports whether a Service or an EndpointSlice has one of the addresses; of a packed one, whether any text in its JSON is one. To decompress
+// and search that costs less than to decode it.
 func Mentions(o object.Object, addrs map[netip.Addr]bool) bool {
+	is := func(text string) bool {
+		addr, err := netip.ParseAddr(text)
+		return err == nil && addrs[addr.Unmap()]
+	}
+	p, packed := o.(*Packed)
+	if !packed {
+		return slices.ContainsFunc(index.AddressesOf(o, nil), is)
+	}
 	buffer := encodings.Get().(*bytes.Buffer)
 	defer encodings.Put(buffer)
-	var all []byte
-	if p, is := o.(*Packed); is {
-		all = lengthen(p.form, buffer)
-	} else {
-		buffer.Reset()
-		_ = json.NewEncoder(buffer).Encode(o) // stored objects can be encoded
-		all = buffer.Bytes()
-	}
-	for text := range bytes.SplitSeq(all, []byte(`"`)) {
-		if bytes.LastIndexAny(text, ".:") <= 0 { // also what lies between two texts
-			continue
-		}
-		if addr, err := netip.ParseAddr(string(text)); err == nil && addrs[addr.Unmap()] {
+	for text := range bytes.SplitSeq(lengthen(p.form, buffer), []byte(`"`)) {
+		if bytes.LastIndexAny(text, ".:") > 0 && is(string(text)) { // most are no text, but what lies between two
 			return true
 		}
 	}
