@@ -233,8 +233,8 @@ func (s *Store) pack(least int) (more bool) {
 			continue
 		}
 		packed := r.Packed(ref)
-		if file := s.declared.files.Get(r.Owner.File); file != nil {
-			packed.Owner.File = file.Path // one text for all, as each that was read by itself would keep what lay around it in use
+		if of := s.declared.byObject[ref]; len(of) == 1 && of[0].path == r.Owner.File {
+			packed.Owner.File = of[0].path // one text for all, as each that was read by itself would keep what lay around it in use
 		}
 		t.records[ref] = packed
 		t.lists.touch(ref)
