@@ -11,6 +11,7 @@ import (
 
 	"svcctl.io/svcctl/store/alloc"
 	"svcctl.io/svcctl/store/object"
+	"svcctl.io/svcctl/store/parallel"
 )
 
 // The values of Pool.Kind.
@@ -135,8 +136,11 @@ func (s *Store) CheckPools(repair bool) []Disagreement {
 	s.writer.Lock()
 	defer s.writer.Unlock()
 	c := &poolCheck{allocator: s.allocator, repair: repair, services: map[string]*object.Service{}}
-	for _, key := range s.Services() {
-		c.services[key] = s.table.named(key)
+	keys := s.Services()
+	services := make([]*object.Service, len(keys))
+	parallel.Do(len(keys), parallel.Share, func(i int) { services[i] = s.table.named(keys[i]) })
+	for i, key := range keys {
+		c.services[key] = services[i]
 	}
 	c.allocator.begin()
 	if repair {
