@@ -317,7 +317,7 @@ func RefOf(o object.Object) object.Ref {
 // Packs reports whether objects of a kind can be packed.
 func Packs(kind string) bool { return kind == object.KindEndpointSlice || kind == object.KindService }
 
-// Packed returns a copy of the record with its object compressed. It returns a record of a kind that cannot be packed unchanged.
+// Packed returns a copy of the record with its object compressed. A record of a kind that cannot be packed is returned as it is.
 func (r *Record) Packed(ref object.Ref) *Record {
 	buffer := encodings.Get().(*bytes.Buffer)
 	defer encodings.Put(buffer)
