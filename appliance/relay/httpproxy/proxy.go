@@ -478,16 +478,17 @@ const takeTime = time.Minute
 type takenBody struct {
 	io.ReadCloser
 	late  *time.Timer
-	wrote atomic.Int64 // when the write of what was read began, in nanoseconds; 0 while nothing is written, -1 after the end
+	began time.Time
+	wrote atomic.Int64 // when the write of what was read began, in nanoseconds after began; 0 while nothing is written, -1 after the end
 }
 
 // taken returns the body of a response that is written to w. A write that takes longer than p.takeTime fails.
 func (p *Proxy) taken(body io.ReadCloser, w http.ResponseWriter) *takenBody {
-	b := &takenBody{ReadCloser: body}
+	b := &takenBody{ReadCloser: body, began: time.Now()}
 	b.late = time.AfterFunc(math.MaxInt64, func() {
 		switch at := b.wrote.Load(); {
 		case at < 0:
-		case at > 0 && time.Since(time.Unix(0, at)) >= p.takeTime:
+		case at > 0 && time.Since(b.began)-time.Duration(at) >= p.takeTime:
 			_ = http.NewResponseController(w).SetWriteDeadline(time.Unix(1, 0))
 		default:
 			b.late.Reset(p.takeTime)
@@ -500,7 +501,7 @@ func (p *Proxy) taken(body io.ReadCloser, w http.ResponseWriter) *takenBody {
 func (b *takenBody) Read(buf []byte) (int, error) {
 	b.wrote.Store(0)
 	n, err := b.ReadCloser.Read(buf)
-	b.wrote.Store(time.Now().UnixNano())
+	b.wrote.Store(max(1, int64(time.Since(b.began))))
 	return n, err
 }
 
