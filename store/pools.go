@@ -11,7 +11,6 @@ import (
 
 	"svcctl.io/svcctl/store/alloc"
 	"svcctl.io/svcctl/store/object"
-	"svcctl.io/svcctl/store/parallel"
 )
 
 // The values of Pool.Kind.
@@ -136,11 +135,11 @@ func (s *Store) CheckPools(repair bool) []Disagreement {
 	s.writer.Lock()
 	defer s.writer.Unlock()
 	c := &poolCheck{allocator: s.allocator, repair: repair, services: map[string]*object.Service{}}
-	keys := s.Services()
-	services := make([]*object.Service, len(keys))
-	parallel.Do(len(keys), parallel.Share, func(i int) { services[i] = s.table.named(keys[i]) })
-	for i, key := range keys {
-		c.services[key] = services[i]
+	list, _, _ := s.List(object.KindService, "", 0) // the newest revision is always there
+	for _, o := range list {
+		if ref := object.RefOf(o); !s.table.records[ref].Withheld {
+			c.services[ref.Key()] = o.(*object.Service)
+		}
 	}
 	c.allocator.begin()
 	if repair {
