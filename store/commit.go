@@ -255,7 +255,7 @@ func (t *transaction) publish(changes []*change, revision uint64, update journal
 		}
 		s.declared.noteOwner(c.ref, record.OwnerOf(c.old), record.OwnerOf(s.table.records[c.ref]))
 	}
-	s.pack(keepWhole)
+	s.pack(s.cfg.Whole)
 	dataplane = s.publishPending(t) || dataplane
 	s.feed.advance(revision, update, dataplane, ephemeral)
 	return result

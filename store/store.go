@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"crypto/rand"
 	"fmt"
 	"net/netip"
@@ -157,6 +158,8 @@ type Config struct {
 	LegacyIPs bool
 	// Box is the name of this machine among those that share the store. A rollout names the machines that program its changes.
 	Box string
+	// Whole is the number of EndpointSlices and Services that Pack leaves uncompressed; 0 means 256.
+	Whole int
 	// Program identifies the exact build of the program. Seals written by another build are ignored. If Program is "", all seals are ignored and none
 	// are written (see LastGood.Seal).
 	Program string
@@ -173,6 +176,7 @@ func (c Config) withDefaults() Config {
 	if c.NodePorts == (PortRange{}) {
 		c.NodePorts = PortRange{defaultNodePortFirst, defaultNodePortLast}
 	}
+	c.Whole = cmp.Or(c.Whole, keepWhole)
 	if c.Clock == nil {
 		c.Clock = time.Now
 	}

@@ -212,9 +212,9 @@ func (t *table) endpointsAt(addr netip.Addr) []string {
 	return t.index.EndpointsAt(addr, func(key string) []*object.EndpointSlice { return wholeSlices(t.slices(key)) })
 }
 
-// keepWhole is the number of objects that are not packed (compressed): those that changed last. packs is the value of table.packs during a
-// start. Tests change both. A change packs either no objects, or from keepWhole to packAtOnce of them, in 2 ms. Packing them one by one would
-// take 60 us for each, because the CPU caches are cold.
+// keepWhole is the number of objects that are not packed (compressed): those that changed last; see Config.Whole. packs is the value of
+// table.packs during a start. Tests change both. A change packs either no objects, or from keepWhole to packAtOnce of them, in 2 ms. Packing them
+// one by one would take 60 us for each, because the CPU caches are cold.
 var keepWhole, packs = 256, false
 
 const packAtOnce = 256
@@ -223,7 +223,7 @@ const packAtOnce = 256
 // left. Store.mu must be held.
 func (s *Store) pack(least int) (more bool) {
 	t := s.table
-	n := min(len(t.whole)-keepWhole, packAtOnce)
+	n := min(len(t.whole)-s.cfg.Whole, packAtOnce)
 	if n < least || !t.packs {
 		return false
 	}
@@ -250,7 +250,7 @@ func (s *Store) Pack() {
 		s.writer.state.Lock()
 		s.mu.Lock()
 		s.table.packs = true
-		s.feed.log.trim(keepWhole)
+		s.feed.log.trim(s.cfg.Whole)
 		more = s.pack(1)
 		s.mu.Unlock()
 		s.writer.state.Unlock()

@@ -75,7 +75,7 @@ func (b *box) start() error {
 	l := &life{ctx: ctx, end: end, facts: make(chan node.Facts, 1), changes: make(chan kernel.Change, 64), requests: make(chan reconcile.Request), grants: reconcile.NewGrants(nil, nil), notifier: newNotifier(), checks: newChecks(b)}
 	clock := func() time.Time { return time.Now().Add(b.skew) }
 	settings := cfg.Store()
-	settings.Clock = clock
+	settings.Clock, settings.Whole = clock, b.whole
 	engine, err := b.disk.open(l)
 	if err != nil {
 		end()
@@ -133,7 +133,11 @@ func (b *box) start() error {
 			Reporter: reconcile.NewReporter(log, objects.Location, nil, nil),
 		},
 		Watchdog: reconcile.NewWatchdog(reconcile.WatchdogOptions{Calls: &reconcile.SlowCalls{}, Log: log}),
-		OnReady:  func() {},
+		OnReady: func() {
+			if b.whole > 0 {
+				objects.Pack()
+			}
+		},
 	})
 	server := rest.New(rest.Config{Objects: objects, Now: clock, Log: log, Conditions: l.board.Conditions()})
 	admin := auth.User{Name: "root", Groups: []string{"system:masters"}, Role: auth.Admin}

@@ -98,6 +98,7 @@ type fleetRun struct {
 	etcd  *etcd
 	boxes map[string]*member
 	log   *slog.Logger
+	whole int // store.Config.Whole; 0: nothing is packed
 
 	queues  map[string]chan func() // of the client of each Service
 	clients sync.WaitGroup
@@ -117,7 +118,7 @@ func runFleet(s Script, dir string, log io.Writer) (Stats, error) {
 	}
 	f := &fleetRun{
 		etcd: newEtcd(), boxes: map[string]*member{}, queues: map[string]chan func(){}, allowed: map[string]map[string]bool{}, values: map[string][]string{},
-		log: slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug})),
+		log: slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug})), whole: int(s.Seed / 4 % 2),
 	}
 	began := time.Now()
 	if err := f.begin(dir); err != nil {
@@ -202,10 +203,13 @@ func (m *member) start() error {
 			_ = e.Close()
 			return
 		}
-		s, err := store.Open(e, store.Config{ClusterIPRanges: []netip.Prefix{fleetPrefix}})
+		s, err := store.Open(e, store.Config{ClusterIPRanges: []netip.Prefix{fleetPrefix}, Whole: m.fleet.whole})
 		if err != nil {
 			m.fleet.violated("open the store of %s: %v", m.name, err)
 			return
+		}
+		if m.fleet.whole > 0 {
+			s.Pack()
 		}
 		m.mu.Lock()
 		m.engine, m.store = e, s

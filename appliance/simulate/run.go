@@ -45,6 +45,7 @@ type box struct {
 	// settleFrom is nft.Box.SettleFrom: in half of the runs every changed frontend settles later.
 	settleFrom int
 	guarded    bool // removals of many objects at once are held until they are released
+	whole      int  // store.Config.Whole; 0: nothing is packed
 	before     judged
 	packets    *rand.Rand
 	stats      Stats
@@ -133,7 +134,7 @@ func newBox(s Script, dir string, log io.Writer) (*box, error) {
 			b.world.SourceSets = oracle.SourceSets[0]
 		}
 	}
-	b.stats.Kinds, b.guarded, b.settleFrom = map[string]int{}, s.Seed%2 == 1, int(s.Seed/2%2)
+	b.stats.Kinds, b.guarded, b.settleFrom, b.whole = map[string]int{}, s.Seed%2 == 1, int(s.Seed/2%2), int(s.Seed/4%2)
 	b.config = judge.Config(&b.world)
 	b.config.Manifests, b.config.DataDir = []string{b.manifests}, filepath.Join(dir, "data")
 	if newerOf(s.Seed).fast {
