@@ -174,7 +174,7 @@ func (c *poolCheck) of(owner string) (v values) {
 // leaks finds the values that the allocator assigns to Services that do not have them.
 func (c *poolCheck) leaks() {
 	for v, owner := range c.allocator.all {
-		if owner == reservedOwner || c.of(owner).has(v) {
+		if c.allocator.reserves(owner) || c.of(owner).has(v) {
 			continue
 		}
 		d := Disagreement{Kind: v.kind, Value: v.String(), Service: owner, Problem: "it is held, and the Service does not have it", Repaired: c.repair}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"strings"
 	"testing"
@@ -227,6 +228,27 @@ func TestTrialIsConfirmed(t *testing.T) {
 	b.restart()
 	if _, is := b.s.Pending(pending.Timed); is || b.has("web") {
 		t.Error("it is back after a restart")
+	}
+}
+
+// TestTrialKeepsValuesInRepair: the values that a Service gave up in a trial are no disagreement, and a repair of the pools leaves them to it.
+func TestTrialKeepsValuesInRepair(t *testing.T) {
+	b := newBox(t, oneIngress)
+	b.sync()
+	b.must(write(document(t, "web {type: LoadBalancer}")))
+	ip, before := b.ip("web"), poolLines(b.s.Pools(math.MaxInt))
+	b.try(false)
+	b.must(onTrial(Write{Ref: ref("web"), Delete: true}))
+	for _, repair := range []bool{false, true, false} {
+		if found := b.s.CheckPools(repair); len(found) > 0 {
+			t.Errorf("repair %t of values that were given up: %+v", repair, found)
+		}
+	}
+	if w := b.ask(write(document(t, "thief {clusterIP: "+ip+"}"))); w.Err == nil || !strings.Contains(w.Err.Error(), "on trial") {
+		t.Errorf("another Service: %v", w.Err)
+	}
+	if b.goBack(); poolLines(b.s.Pools(math.MaxInt)) != before {
+		t.Errorf("back:\n%swant\n%s", poolLines(b.s.Pools(math.MaxInt)), before)
 	}
 }
 

@@ -196,6 +196,13 @@ func (l *allocator) keepOf(holder string, svc *object.Service) {
 	}
 }
 
+// reserves reports whether an owner is no Service, but holds reserved values: those recovered after a loss of data, or those kept for a trial or
+// a rollout.
+func (l *allocator) reserves(owner string) bool {
+	_, keeps := l.kept[owner]
+	return keeps || owner == reservedOwner
+}
+
 // unkeep releases all values that are reserved under a holder's name.
 func (l *allocator) unkeep(holder string) {
 	for v := range l.kept[holder] {
