@@ -248,7 +248,7 @@ func checkInvariants(t testing.TB, s *Store) {
 			holders[value] = ref.String()
 		}
 	}
-	ips, ingress := 0, 0
+	ips, ingress, noRange := 0, 0, false
 	for _, r := range s.table.records {
 		svc, ok := record.Whole(r.Object).(*object.Service)
 		if !ok || r.Withheld {
@@ -259,6 +259,8 @@ func checkInvariants(t testing.TB, s *Store) {
 		for _, addr := range v.clusterIPs {
 			if s.allocator.addresses[addr.Is4()] != nil {
 				ips++
+			} else {
+				noRange = true
 			}
 		}
 	}
@@ -278,6 +280,9 @@ func checkInvariants(t testing.TB, s *Store) {
 	}
 	if ips != 0 || ingress != 0 {
 		t.Errorf("objects have %d more cluster IPs and %d more load balancer IPs than are taken", ips, ingress)
+	}
+	if s.allocator.sum() != s.table.values && !noRange {
+		t.Error("the sum of what Services hold is not that of what the allocator has")
 	}
 }
 

@@ -134,6 +134,9 @@ type Disagreement struct {
 func (s *Store) CheckPools(repair bool) []Disagreement {
 	s.writer.Lock()
 	defer s.writer.Unlock()
+	if !repair && s.allocator.sum() == s.table.values {
+		return nil
+	}
 	c := &poolCheck{allocator: s.allocator, repair: repair, services: map[string]*object.Service{}}
 	list, _, _ := s.List(object.KindService, "", 0) // the newest revision is always there
 	for _, o := range list {
@@ -145,7 +148,7 @@ func (s *Store) CheckPools(repair bool) []Disagreement {
 	if repair {
 		c.leaks() // first: what it releases may be held again
 	}
-	if c.unheld() != s.allocator.held() && !repair {
+	if c.unheld(); !repair {
 		c.leaks()
 	}
 	c.allocator.begin() // what was done stays
@@ -188,20 +191,21 @@ func (c *poolCheck) leaks() {
 	}
 }
 
-// held returns the number of values that the allocator has assigned.
-func (l *allocator) held() (n int) {
-	for range l.all {
-		n++
+// sum returns the sum of the hashes of the values that Services hold.
+func (l *allocator) sum() (sum uint64) {
+	for v, owner := range l.all {
+		if !l.reserves(owner) {
+			sum += v.hash(owner)
+		}
 	}
-	return n
+	return sum
 }
 
-// unheld finds the values of Services that the allocator does not assign to them. It returns the number of values that are assigned.
-func (c *poolCheck) unheld() (held int) {
+// unheld finds the values of Services that the allocator does not assign to them.
+func (c *poolCheck) unheld() {
 	l := c.allocator
 	for owner, svc := range c.services {
 		for v := range valuesOf(svc).all {
-			held++
 			if _, has := l.requestOf(v, owner); has || v.kind == PoolClusterIP && l.addresses[v.addr.Is4()] == nil {
 				continue
 			}
@@ -216,7 +220,6 @@ func (c *poolCheck) unheld() (held int) {
 			c.found = append(c.found, d)
 		}
 	}
-	return held - len(c.found)
 }
 
 // SetPools replaces the pools of load balancer IPs, and allocates addresses to Services that wait for one. Allocated addresses stay, even if they are

@@ -60,6 +60,7 @@ type table struct {
 	// served counts the Services that are not withheld. declaredServices counts those that belong to files, and the Gateways that do: a Service is
 	// generated from each.
 	served, declaredServices int
+	values                   uint64 // sum of value.hash of the values of the Services that are not withheld
 	// before has the former versions of the objects that have changed since Store.Track, nil for new ones. The map is nil if Track was not called.
 	before map[object.Ref]*record.Record
 }
@@ -78,7 +79,7 @@ func (t *table) clone() *table {
 		records: maps.Clone(t.records), index: t.index.Clone(), lists: lists{kinds: map[string]*kindList{}}, foreign: make(foreigners, len(t.foreign)),
 		namespaces: namespaceUse{n.state, maps.Clone(n.files), maps.Clone(n.clients), maps.Clone(n.keeping)},
 		dependents: dependents{index.CloneMaps(t.dependents.of), maps.Clone(t.dependents.orphaned)},
-		served:     t.served, declaredServices: t.declaredServices,
+		served:     t.served, declaredServices: t.declaredServices, values: t.values,
 	}
 	for each, f := range t.foreign {
 		one := *f
@@ -130,6 +131,9 @@ func (t *table) count(ref object.Ref, r *record.Record, n int) {
 	isService := ref.Kind == object.KindService
 	if r != nil && isService && !r.Withheld {
 		t.served += n
+		for v := range valuesOf(r.Object.(*object.Service)).all {
+			t.values += uint64(n) * v.hash(ref.Key())
+		}
 	}
 	if r != nil && r.Owner.File != "" && (isService || ref.Kind == object.KindGateway) {
 		t.declaredServices += n

@@ -2,6 +2,7 @@ package store
 
 import (
 	"fmt"
+	"hash/maphash"
 	"net/netip"
 	"slices"
 	"strings"
@@ -30,6 +31,18 @@ func (v value) String() string {
 		return fmt.Sprintf("%s %d", v.port.Protocol, v.port.Number)
 	}
 	return v.addr.String()
+}
+
+var valueSeed = maphash.MakeSeed()
+
+// hash returns a hash of the value and of its owner.
+func (v value) hash(owner string) uint64 {
+	return maphash.Comparable(valueSeed, ownedValue{v, owner})
+}
+
+type ownedValue struct {
+	value value
+	owner string
 }
 
 // values are the addresses and ports that one Service holds.
