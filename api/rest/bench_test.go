@@ -92,6 +92,7 @@ func TestListsAreNotCopied(t *testing.T) {
 func BenchmarkList(b *testing.B) {
 	w := newWorld(b)
 	w.many(10_000)
+	w.store.Pack() // as at the end of a start
 	for name, accept := range map[string]string{
 		"JSON":     "application/json",
 		"Table":    "application/json;as=Table;v=v1;g=meta.k8s.io",

@@ -11,6 +11,7 @@ import (
 	"io"
 	"iter"
 	"net/http"
+	"slices"
 	"sort"
 	"strconv"
 	"strings"
@@ -21,6 +22,7 @@ import (
 	"svcctl.io/svcctl/store"
 	"svcctl.io/svcctl/store/manifest"
 	"svcctl.io/svcctl/store/object"
+	"svcctl.io/svcctl/store/parallel"
 )
 
 // list answers with the objects of a collection.
@@ -156,9 +158,13 @@ func pageOf(objects []object.Object, o *listOptions) page {
 // selected yields the objects that the options select, converted by show.
 func (o *listOptions) selected(objects []object.Object, show func(object.Object) object.Object) iter.Seq[object.Object] {
 	return func(yield func(object.Object) bool) {
-		for _, object := range objects {
-			if object = store.Selected(object, o.name, o.text); o.selects(object) && !yield(show(object)) {
-				return
+		for portion := range slices.Chunk(objects, 8*parallel.Share) { // the others are decoded when a client has taken these
+			found := make([]object.Object, len(portion))
+			parallel.Do(len(portion), parallel.Share, func(i int) { found[i] = store.Selected(portion[i], o.name, o.text) })
+			for _, object := range found {
+				if o.selects(object) && !yield(show(object)) {
+					return
+				}
 			}
 		}
 	}
