@@ -7,7 +7,6 @@ import (
 	"os/exec"
 	"os/user"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"syscall"
 	"testing"
@@ -131,7 +130,7 @@ router bgp 64513
 `, "zebra", "bgpd")
 }
 
-// frrOf starts programs of FRR on RTR, each with what is its own of a configuration.
+// frrOf starts programs of FRR on RTR. When all run, vtysh gives each what is its own of a configuration, as frr.service does with frr.conf.
 func (b *box) frrOf(t *testing.T, text string, programs ...string) {
 	t.Helper()
 	b.frrOn(t, b.RTR, text, programs...)
@@ -154,20 +153,13 @@ func (b *box) frrOn(t *testing.T, h *netlab.Host, text string, programs ...strin
 	if err != nil {
 		t.Fatalf("FRR (.ci/deps installs it): %v", err)
 	}
-	bfd, rest, _ := strings.Cut(text, "!\nip prefix-list")
-	configs := map[string]string{"zebra": "", "bgpd": text, "bfdd": bfd}
-	if table := regexp.MustCompile(`(?m)^ip import-table .*\n`); table.MatchString(text) { // of one file in /etc/frr each daemon takes its part
-		configs["zebra"], configs["bgpd"] = table.FindString(text), table.ReplaceAllString(text, "")
-	}
-	if rest != "" {
-		configs["bgpd"] = "ip prefix-list" + rest
-	}
-	for _, program := range programs {
-		config := filepath.Join(dir, program+".conf")
-		if err := os.WriteFile(config, []byte("hostname router\n"+configs[program]), 0o644); err != nil {
+	for name, content := range map[string]string{"frr.conf": text, "vtysh.conf": "", "daemon.conf": "hostname router\n"} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o644); err != nil {
 			t.Fatal(err)
 		}
-		args := []string{"-f", config, "-P", "0", "--vty_socket", dir, "-z", filepath.Join(dir, "zserv"), "-i", filepath.Join(dir, program+".pid"), "--log", "stdout"}
+	}
+	for _, program := range programs {
+		args := []string{"-f", filepath.Join(dir, "daemon.conf"), "-P", "0", "--vty_socket", dir, "-z", filepath.Join(dir, "zserv"), "-i", filepath.Join(dir, program+".pid"), "--log", "stdout"}
 		if program == "bfdd" {
 			args = append(args, "--bfdctl", filepath.Join(dir, "bfdd.sock"))
 		}
@@ -176,6 +168,9 @@ func (b *box) frrOn(t *testing.T, h *netlab.Host, text string, programs ...strin
 			_, err := os.Stat(filepath.Join(dir, program+".vty"))
 			return err
 		})
+	}
+	if out, errOut, err := h.Run("vtysh", "--config_dir", dir, "--vty_socket", dir, "-b"); err != nil {
+		t.Fatalf("frr.conf: %v: %s%s", err, out, errOut)
 	}
 }
 

@@ -118,6 +118,14 @@ func TestExampleFRR(t *testing.T) {
 			b.write("web.yaml", b.toldDocuments(b.L1))
 			b.svcctl.Start()
 			b.bird(t, "", "")
+			for _, f := range families { // not while the daemon starts: FRR may then miss routes (docs/bgp.md)
+				eventually(t, time.Minute, func() error {
+					if got := b.exported(t, f); !strings.Contains(got, f.routedVIP(1)) || !strings.Contains(got, f.routedVIP(2)) {
+						return fmt.Errorf("the table has %q", got)
+					}
+					return nil
+				})
+			}
 			test.daemon(t, b, at.Replace(string(text)))
 			for _, f := range test.families {
 				b.leads(t, f, f.routedVIP(1))
@@ -133,6 +141,10 @@ func TestExampleFRR(t *testing.T) {
 				if !strings.Contains(line, ipv4.routedVIP(2)) && !strings.Contains(line, ipv6.routedVIP(2)) {
 					t.Errorf("the router was told of another route: %s", line)
 				}
+			}
+			b.rewrite("web.yaml", b.toldDocuments(b.L2)) // a route that is added while the daemon runs
+			for _, f := range test.families {
+				b.leads(t, f, f.routedVIP(1))
 			}
 		})
 	}
