@@ -96,7 +96,9 @@ func Test170_stopped_for_a_while(t *testing.T) {
 	b.svcctl.Start()
 	b.goesOn(t, outcome("http", "pass"), 16)
 	void := b.metric(t, outcome("http", "void"))
-	for range 2 {
+	// found reports whether a check was under way when the appliance stopped.
+	found := func() bool { return b.metric(t, outcome("http", "void")) > void }
+	for round := 0; round < 2 || round < 10 && !found(); round++ { // on a busy machine those that are counted may be over when it stops
 		eventually(t, time.Minute, func() error {
 			if n := b.metric(t, inFlight); n < 4 {
 				return fmt.Errorf("%d checks are under way", n)
@@ -111,7 +113,7 @@ func Test170_stopped_for_a_while(t *testing.T) {
 		b.goesOn(t, outcome("tcp", "pass"), 16)
 		end()
 	}
-	if b.metric(t, outcome("http", "void")) == void {
+	if !found() {
 		t.Error("nothing was under way when it stopped: the test shows nothing")
 	}
 	if n := b.metric(t, fellDown); n != 0 {

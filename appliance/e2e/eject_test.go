@@ -189,6 +189,7 @@ func Test858_a_host_that_is_gone(t *testing.T) {
 		if _, errOut, err := b.GW1.Run("ip", f.pick("-4", "-6"), "neigh", "flush", "to", f.of(b.L2).String()); err != nil {
 			t.Fatal(err, errOut)
 		}
+		b.GW1.Sysctl("net."+f.pick("ipv4", "ipv6")+".neigh.int0.mcast_solicit", "3") // as Linux has it: the box answers for the host soon
 	}
 	b.each(t, func(t *testing.T, b *box, f family) {
 		at := f.on(80, b.L2)[0].String()

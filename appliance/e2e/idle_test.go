@@ -79,8 +79,9 @@ func Test211_idle_connections_end(t *testing.T) {
 		byNodePort := open(t, b.EXT, f.at(f.boxAddr(), idles.nodePort(f)))
 		hears := open(t, b.IN, idles.at(f, 9000))
 		server := <-servers
-		active, other := open(t, b.IN, idles.at(f, 80)), open(t, b.IN, stays.at(f, 80))
-		used := time.Now()
+		other := open(t, b.IN, stays.at(f, 80))
+		used := time.Now() // before the packets of active, as in use
+		active := open(t, b.IN, idles.at(f, 80))
 		use := func() {
 			began := time.Now()
 			if err := active.Echo("still here", patiently); err != nil {

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/vishvananda/netlink"
@@ -59,10 +61,24 @@ func (s *Segment) Attach(h *Host, ifname string, prefixes ...string) *Segment {
 		s.lab.t.Fatalf("attach %s to host %s: %v", ifname, h.Name, err)
 	}
 	s.ports[h.Name] = veth
+	h.setSolicitations(ifname, 60)
 	for _, p := range prefixes {
 		h.addAddr(link, p)
 	}
 	return s
+}
+
+// setSolicitations sets how often, and thus for how many seconds, the Host asks for the Ethernet address of a neighbor before packets to it
+// are answered by "no route to host". Attached ones ask for a minute: with the 3 of Linux, a neighbor on a busy machine, where interrupts wait for
+// seconds, counts as one that is not there.
+func (h *Host) setSolicitations(ifname string, n int) {
+	h.t.Helper()
+	var all []sysctl
+	for _, family := range []string{"ipv4", "ipv6"} {
+		key := fmt.Sprintf("net.%s.neigh.%s.mcast_solicit", family, strings.ReplaceAll(ifname, ".", "/"))
+		all = append(all, sysctl{key: key, value: strconv.Itoa(n)})
+	}
+	h.setSysctls(all...)
 }
 
 // Unplug takes the carrier from the interface by which a Host is attached.

@@ -181,14 +181,15 @@ func TestHandOverUnderLoad(t *testing.T) {
 }
 
 // echoed sends bytes, half of them slowly read, and wants the same ones back, and then their sum.
-func echoed(c *net.TCPConn, size int, seed byte) error {
+func echoed(conn *net.TCPConn, size int, seed byte) error {
+	c := patient{conn}
 	payload := make([]byte, size)
 	_, _ = rand.NewChaCha8([32]byte{seed}).Read(payload)
 	sent := make(chan error, 1)
 	go func() {
 		_, err := c.Write(payload)
 		if err == nil {
-			err = c.CloseWrite()
+			err = conn.CloseWrite()
 		}
 		sent <- err
 	}()
@@ -209,6 +210,28 @@ func echoed(c *net.TCPConn, size int, seed byte) error {
 		return fmt.Errorf("%d bytes came back, want %d and their sum", len(got), size)
 	}
 	return nil
+}
+
+// patient is a connection of which each read and each write has a time of its own: how long all of them take is up to the machine.
+type patient struct{ *net.TCPConn }
+
+// Read implements io.Reader.
+func (c patient) Read(b []byte) (int, error) {
+	_ = c.SetReadDeadline(time.Now().Add(patience)) // a closed connection fails below
+	return c.TCPConn.Read(b)
+}
+
+// Write implements io.Writer.
+func (c patient) Write(b []byte) (n int, err error) {
+	const most = 64 << 10 // few enough bytes to be on their way in one time
+	for part := range slices.Chunk(b, most) {
+		_ = c.SetWriteDeadline(time.Now().Add(patience)) // a closed connection fails below
+		wrote, err := c.TCPConn.Write(part)
+		if n += wrote; err != nil {
+			return n, err
+		}
+	}
+	return n, nil
 }
 
 // A client that waits for an endpoint gets one from the next program. That the connect was cut short is no failure

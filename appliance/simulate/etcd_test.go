@@ -38,8 +38,36 @@ func Test1101_model_is_etcd(t *testing.T) {
 	model := newLink(m).client(t.Context())
 	r := rand.New(rand.NewPCG(1, 5))
 	ctx := t.Context()
-	watches := [2]<-chan []clientv3.WatchResponse{unread(real.Watch(ctx, "k", clientv3.WithPrefix(), clientv3.WithRev(1))), unread(model.Watch(ctx, "k", clientv3.WithPrefix(), clientv3.WithRev(1)))}
+	var watches [2]<-chan []clientv3.WatchResponse
+	for j, c := range []*clientv3.Client{real, model} {
+		watches[j] = unread(ctx, c.Watch(ctx, "k", clientv3.WithPrefix(), clientv3.WithRev(1)))
+	}
 	leases := [2][]clientv3.LeaseID{{0}, {0}}
+	var events [2][]string
+	come := func() { // all events of what was written have come
+		t.Helper()
+		last := m.lastOf("k")
+		for j, w := range watches {
+			for deadline := time.After(time.Minute); !isAt(events[j], last); {
+				select {
+				case all, open := <-w:
+					if !open {
+						t.Fatalf("watch %d ends after %d events", j, len(events[j]))
+					}
+					for _, resp := range all {
+						if err := resp.Err(); err != nil {
+							t.Fatalf("watch %d: %v", j, err)
+						}
+						for _, e := range resp.Events {
+							events[j] = append(events[j], fmt.Sprintf("%v %s=%s at %d", e.Type, e.Kv.Key, e.Kv.Value, e.Kv.ModRevision))
+						}
+					}
+				case <-deadline:
+					t.Fatalf("%d events of watch %d have come, the last one is not at %d", len(events[j]), j, last)
+				}
+			}
+		}
+	}
 	failed, wrote := 0, 0
 	for i := range n {
 		switch r.IntN(40) {
@@ -59,7 +87,8 @@ func Test1101_model_is_etcd(t *testing.T) {
 				t.Fatalf("%d: revoke: etcd answers %v, the model %v", i, err, modelErr)
 			}
 		}
-		if i == n/2 { // what is in the watch by then has come
+		if i == n/2 {
+			come() // a watch that is behind what is compacted ends
 			revision := m.revision - 20
 			_, err := real.Compact(ctx, revision)
 			if modelErr := m.compact(revision); codeText(err) != codeText(modelErr) {
@@ -91,27 +120,10 @@ func Test1101_model_is_etcd(t *testing.T) {
 			wrote++
 		}
 	}
-	var events [2][]string
-	for j, w := range watches {
-		for deadline := time.After(time.Minute); len(events[j]) < len(events[0]) || j == 0 && !isAt(events[j], m.lastOf("k")); {
-			select {
-			case all := <-w:
-				for _, resp := range all {
-					if err := resp.Err(); err != nil {
-						t.Fatal(err)
-					}
-					for _, e := range resp.Events {
-						events[j] = append(events[j], fmt.Sprintf("%v %s=%s at %d", e.Type, e.Kv.Key, e.Kv.Value, e.Kv.ModRevision))
-					}
-				}
-			case <-deadline:
-				t.Fatalf("%d events of a watch have come, %d of that of etcd", len(events[j]), len(events[0]))
-			}
-		}
-	}
-	for i := range events[0] {
-		if events[0][i] != events[1][i] {
-			t.Fatalf("event %d: etcd sends %s, the model %s", i, events[0][i], events[1][i])
+	come()
+	for i := range max(len(events[0]), len(events[1])) {
+		if both := [2]string{nth(events[0], i), nth(events[1], i)}; both[0] != both[1] {
+			t.Fatalf("event %d: etcd sends %s, the model %s", i, both[0], both[1])
 		}
 	}
 	if len(events[0]) < n/4 || failed < n/100 {
@@ -121,11 +133,12 @@ func Test1101_model_is_etcd(t *testing.T) {
 }
 
 // unread takes what comes from a watch, so that it is not behind when etcd is compacted.
-func unread(w clientv3.WatchChan) <-chan []clientv3.WatchResponse {
+func unread(ctx context.Context, w clientv3.WatchChan) <-chan []clientv3.WatchResponse {
 	to := make(chan []clientv3.WatchResponse)
 	go func() {
+		defer close(to)
 		var all []clientv3.WatchResponse
-		for {
+		for w != nil || len(all) > 0 {
 			var out chan []clientv3.WatchResponse
 			if len(all) > 0 {
 				out = to
@@ -133,11 +146,14 @@ func unread(w clientv3.WatchChan) <-chan []clientv3.WatchResponse {
 			select {
 			case resp, open := <-w:
 				if !open {
-					return
+					w = nil
+					continue
 				}
 				all = append(all, resp)
 			case out <- all:
 				all = nil
+			case <-ctx.Done():
+				return
 			}
 		}
 	}()
@@ -152,6 +168,14 @@ func (m *etcd) lastOf(prefix string) (last int64) {
 		last = max(last, e.Kv.ModRevision)
 	}
 	return last
+}
+
+// nth returns an event, "none" after the last one.
+func nth(events []string, i int) string {
+	if i >= len(events) {
+		return "none"
+	}
+	return events[i]
 }
 
 func isAt(events []string, revision int64) bool {

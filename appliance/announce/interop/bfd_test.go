@@ -76,23 +76,23 @@ func Test320_bfd(t *testing.T) {
 	for name, c := range map[string]struct {
 		at    [2]string
 		edit  func(*spec)
-		begin func(p *place) (daemon *program)
+		begin func(p *place) *bfdRouter
 	}{
-		"BIRD over IPv4": {v4, nil, func(p *place) *program { return birdAs(p, birdPeer("box", box4, birdBoth+" bfd on;")+birdBFD) }},
-		"BIRD over IPv6": {v6, nil, func(p *place) *program { return birdAs(p, birdPeer("box", box6, birdBoth+" bfd on;")+birdBFD) }},
+		"BIRD over IPv4": {v4, nil, func(p *place) *bfdRouter { return birdAs(p, birdPeer("box", box4, birdBoth+" bfd on;")+birdBFD) }},
+		"BIRD over IPv6": {v6, nil, func(p *place) *bfdRouter { return birdAs(p, birdPeer("box", box6, birdBoth+" bfd on;")+birdBFD) }},
 		// BIRD sends to neighbors several hops away with TTL 64.
-		"BIRD multihop": {v4, func(s *spec) { s.BFD.MultiHop, s.BFD.MinTTL, s.Peer.MultiHop = true, 64, true }, func(p *place) *program {
+		"BIRD multihop": {v4, func(s *spec) { s.BFD.MultiHop, s.BFD.MinTTL, s.Peer.MultiHop = true, 64, true }, func(p *place) *bfdRouter {
 			return birdAs(p, birdPeer("box", box4, birdBoth+" multihop; source address "+router4+"; bfd on;")+birdBFD)
 		}},
-		"FRR over IPv4": {v4, nil, func(p *place) *program { return frrAs(p, frrPeer(box4, "")) }},
-		"FRR over IPv6": {v6, nil, func(p *place) *program { return frrAs(p, frrPeer(box6, "")) }},
+		"FRR over IPv4": {v4, nil, func(p *place) *bfdRouter { return frrAs(p, box4, "") }},
+		"FRR over IPv6": {v6, nil, func(p *place) *bfdRouter { return frrAs(p, box6, "") }},
 		// FRR speaks BFD over several hops then, on the other port.
-		"FRR with ttl security": {v4, secured, func(p *place) *program { return frrAs(p, frrPeer(box4, " neighbor "+box4+" ttl-security hops 1")) }},
+		"FRR with ttl security": {v4, secured, func(p *place) *bfdRouter { return frrAs(p, box4, " neighbor "+box4+" ttl-security hops 1") }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			p := newPlace(t)
-			daemon := c.begin(p)
+			router := c.begin(p)
 			s := speaker(t, p.box, withBFD(c.at, c.edit))
 			port := uint16(bfd.SingleHopPort)
 			if strings.Contains(name, "multihop") || strings.Contains(name, "ttl security") {
@@ -102,6 +102,7 @@ func Test320_bfd(t *testing.T) {
 				t.Errorf("packets go to port %d, want %d", r.BFD.Port, port)
 			}
 			p.routed(box4, box6)
+			router.bfdUp(t)
 
 			// The box is there and says nothing: hold time 90 s, BFD 2.5 s.
 			stop(t, s, syscall.SIGSTOP)
@@ -113,17 +114,17 @@ func Test320_bfd(t *testing.T) {
 			// And the router. FRR starts BFD again after BGP: then it is not silence that ends the session, and it is tried again.
 			for gone, tries := false, 1; !gone; tries++ {
 				failures := s.bfdUp().BFD.Failures
-				stop(t, daemon, syscall.SIGSTOP)
+				stop(t, router.daemon, syscall.SIGSTOP)
 				r := s.until("the end of BFD", func(r report) bool { return r.BFD.Phase != bfd.Up })
 				if gone = r.BFD.Failures > failures && r.BFD.Diagnostic == bfd.Expired; !gone {
-					stop(t, daemon, syscall.SIGCONT)
+					stop(t, router.daemon, syscall.SIGCONT)
 				}
 				if tries == 10 {
 					t.Fatalf("BFD ends ten times, and not by silence: %+v", r.BFD)
 				}
 			}
 			s.downBecause("BFD lost the peer")
-			stop(t, daemon, syscall.SIGCONT)
+			stop(t, router.daemon, syscall.SIGCONT)
 			s.bfdUp()
 		})
 	}
@@ -136,14 +137,34 @@ func stop(t *testing.T, p *program, s syscall.Signal) {
 	}
 }
 
-// birdAs starts BIRD and gives its process.
-func birdAs(p *place, config string) *program {
-	_, process := birdProcess(p.t, p.router, config)
-	return process
+// bfdRouter is a router that speaks BFD.
+type bfdRouter struct {
+	daemon *program      // which does
+	show   func() string // its BFD sessions
 }
 
-// frrAs starts FRR and gives its process for BFD.
-func frrAs(p *place, config string) *program { return frr(p.t, p.router, frrBFD, config) }
+// bfdUp waits until the router has a session that is Up: it may be so after the box, and one that is not yet Up ends
+// no session of BGP.
+func (r *bfdRouter) bfdUp(t *testing.T) {
+	t.Helper()
+	eventually(t, func() error {
+		if got := r.show(); !regexp.MustCompile(`Status: Up|\sUp\s`).MatchString(got) {
+			return fmt.Errorf("the router has no BFD session that is Up:\n%s", got)
+		}
+		return nil
+	})
+}
+
+func birdAs(p *place, config string) *bfdRouter {
+	birdc, daemon := birdProcess(p.t, p.router, config)
+	return &bfdRouter{daemon, func() string { return birdc("show bfd sessions") }}
+}
+
+// frrAs starts FRR with one neighbor that BFD watches, and more options for it.
+func frrAs(p *place, neighbor, options string) *bfdRouter {
+	daemon := frr(p.t, p.router, frrBFD, frrPeer(neighbor, options))
+	return &bfdRouter{daemon, func() string { return daemon.vtysh("show bgp neighbors " + neighbor) }}
+}
 
 // Test321: a BFD packet with a TTL below 255 is not taken.
 func Test321_bfd_wants_ttl_255(t *testing.T) {
@@ -165,32 +186,24 @@ func Test321_bfd_wants_ttl_255(t *testing.T) {
 // packets as soon as BFD finds out, long before the hold time.
 func Test322_box_dies(t *testing.T) {
 	t.Parallel()
-	// begin starts a router, and gives how it shows its BFD.
-	for name, begin := range map[string]func(p *place) func() string{
-		"BIRD": func(p *place) func() string {
-			birdc := bird(p.t, p.router, birdPeer("box", box4, birdBoth+" bfd on;")+birdPeer("box2", "192.0.2.12", birdBoth)+birdBFD)
-			return func() string { return birdc("show bfd sessions") }
+	for name, begin := range map[string]func(p *place) *bfdRouter{
+		"BIRD": func(p *place) *bfdRouter {
+			return birdAs(p, birdPeer("box", box4, birdBoth+" bfd on;")+birdPeer("box2", "192.0.2.12", birdBoth)+birdBFD)
 		},
-		"FRR": func(p *place) func() string {
-			router := frr(p.t, p.router, frrBFD, frrPeer(box4, " neighbor 192.0.2.12 remote-as 64512\n neighbor 192.0.2.12 passive")+frrBoth("192.0.2.12"))
-			return func() string { return router.vtysh("show bgp neighbors " + box4) }
+		"FRR": func(p *place) *bfdRouter {
+			return frrAs(p, box4, " neighbor 192.0.2.12 remote-as 64512\n neighbor 192.0.2.12 passive\n"+frrBoth("192.0.2.12"))
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			p := newPlace(t)
 			other := p.second()
-			show := begin(p)
+			router := begin(p)
 			s := speaker(t, p.box, withBFD([2]string{router4, box4}, func(s *spec) { s.Attributes = &bgp.Attributes{MED: 1} }))
 			s.bfdUp()
 			speaker(t, other, spec{Peer: peer(router4), Routes: vips(), Attributes: &bgp.Attributes{MED: 2}}).established(2)
 			p.routed(box4, box6)
-			eventually(t, func() error { // without BFD it would be the hold time
-				if got := show(); !regexp.MustCompile(`Status: Up|\sUp\s`).MatchString(got) {
-					return fmt.Errorf("the router has no BFD session that is Up:\n%s", got)
-				}
-				return nil
-			})
+			router.bfdUp(t) // without BFD it would be the hold time
 			stop := p.probe()
 			p.box.SetDown("eth0")
 			p.routed("192.0.2.12", "2001:db8:2::12")
