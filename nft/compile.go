@@ -112,17 +112,16 @@ func (c *Compiler) Foresee(box *Box, changes map[string][]ServicePort) (tr Trans
 }
 
 func (c *Compiler) update(box *Box, changes map[string][]ServicePort, tr *Transition) (touched []string) {
-	names := slices.Sorted(maps.Keys(changes))
+	touched = slices.Sorted(maps.Keys(changes))
 	if box != nil {
 		// Whatever a Service brings may depend on the box.
+		names := touched
 		touched = c.dependents(box, changes)
 		for _, name := range names {
 			if _, ok := c.services[name]; !ok {
 				touched = append(touched, name)
 			}
 		}
-	} else {
-		touched = names
 	}
 	if c.settle {
 		touched = slices.Compact(slices.Sorted(slices.Values(slices.Concat(touched, sortedKeys(c.unsettled)))))

@@ -238,53 +238,49 @@ func sharedChain(name string, f Family, box *Box) Chain {
 // setBoxElements sets the elements of the sets that describe the box. There are only a few for each address and interface, so all of them are
 // compared.
 func (t *tableState) setBoxElements(f Family, box *Box) {
-	want := map[string]Elements{setNPAddresses: {}, setInternalSources: {}, setSameInterface: {}, setOnLink: {}, setOwned: {}, setEgressInside: t.egressInsideElements(f, box)}
+	want := map[string]Elements{setNPAddresses: {}, setInternalSources: {}, setSameInterface: {}, setOnLink: {}, setOwned: elementsOf(mergeRanges(box.Owned, f)), setEgressInside: t.egressInsideElements(f, box)}
 	var nodeAddrs []netip.Addr
 	if t.has(setNodePorts) {
 		for _, a := range box.NodePortAddresses {
 			if FamilyOf(a) == f && !t.addresses[a].isVIP() {
 				want[setNPAddresses][AddrKey(a)] = ""
-				nodeAddrs = append(nodeAddrs, a)
+				if t.has(setNPSourceNAT) {
+					nodeAddrs = append(nodeAddrs, a)
+				}
 			}
 		}
 	}
 	if internal := mergePrefixes(box.InternalSources, f); len(MergedPrefixes(box.InternalSources, f)) > fewInternalSources {
-		for _, r := range internal {
-			want[setInternalSources][AddrKey(r.First)+AddrKey(r.Last)] = ""
-		}
-	}
-	for _, r := range mergeRanges(box.Owned, f) {
-		want[setOwned][AddrKey(r.First)+AddrKey(r.Last)] = ""
+		want[setInternalSources] = elementsOf(internal)
 	}
 	if t.has(setHairpin) {
 		for _, i := range box.Interfaces {
 			key := Key(nil).Iface(i.Index)
 			want[setSameInterface][string(key.Iface(i.Index))] = ""
-			if !box.MasqueradeOnLink {
-				continue
-			}
-			for _, r := range mergePrefixes(i.Prefixes, f) {
-				first := string(key.Addr(r.First))
-				want[setOnLink][first+string(key.Addr(r.Last))] = ""
+			if box.MasqueradeOnLink {
+				for _, r := range mergePrefixes(i.Prefixes, f) {
+					first := string(key.Addr(r.First)) // the next call writes to the same place
+					want[setOnLink][first+string(key.Addr(r.Last))] = ""
+				}
 			}
 		}
 	}
 	for name, elements := range want {
 		t.setElements(name, elements)
 	}
-	if !t.has(setNPSourceNAT) {
-		nodeAddrs = nil
+	for _, a := range slices.Concat(t.nodeAddrs, nodeAddrs) { // in the map original-addresses of postrouting, which holds VIPs too
+		uses := t.touch(a)
+		uses.node = slices.Contains(nodeAddrs, a)
+		t.addresses[a] = uses
 	}
-	t.setNodeAddresses(nodeAddrs)
+	t.nodeAddrs = nodeAddrs
 }
 
 // setInsideElements makes the elements of the sets of inside clients, which exist while a Service refers to them. It must run after settleAddresses.
 func (t *tableState) setInsideElements(f Family, box *Box) {
 	sources, interfaces := Elements{}, Elements{}
 	if t.hasInsideOnly() {
-		for _, r := range mergePrefixes(slices.Concat(box.InternalSources, box.InsideSources), f) {
-			sources[AddrKey(r.First)+AddrKey(r.Last)] = ""
-		}
+		sources = elementsOf(mergePrefixes(slices.Concat(box.InternalSources, box.InsideSources), f))
 		for _, i := range box.Interfaces {
 			if i.Inside {
 				interfaces[string(Key(nil).Iface(i.Index))] = ""
@@ -293,18 +289,6 @@ func (t *tableState) setInsideElements(f Family, box *Box) {
 	}
 	t.setElements(setInsideSources, sources)
 	t.setElements(setInsideInterfaces, interfaces)
-}
-
-// setNodeAddresses replaces the node-port addresses in the map original-addresses of postrouting, which holds VIPs too.
-func (t *tableState) setNodeAddresses(addrs []netip.Addr) {
-	for _, list := range [][]netip.Addr{t.nodeAddrs, addrs} {
-		for _, a := range list {
-			uses := t.touch(a)
-			uses.node = slices.Contains(addrs, a)
-			t.addresses[a] = uses
-		}
-	}
-	t.nodeAddrs = addrs
 }
 
 // setElements replaces the elements of a set that describes the box. It works in the order of keys, because nft lists the ranges of a set in the

@@ -173,13 +173,10 @@ func egressInside(f Family, box *Box) []netip.Prefix {
 // egressInsideElements returns the elements of setEgressInside, for the destinations of egressInside. There are none if the destinations are few,
 // because the rules list those.
 func (t *tableState) egressInsideElements(f Family, box *Box) Elements {
-	elements := Elements{}
 	if inside := egressInside(f, box); t.has(setEgress) && len(inside) > fewInternalSources {
-		for _, r := range mergePrefixes(inside, f) {
-			elements[AddrKey(r.First)+AddrKey(r.Last)] = ""
-		}
+		return elementsOf(mergePrefixes(inside, f))
 	}
-	return elements
+	return Elements{}
 }
 
 // egressStrays returns the rule that drops packets from egress sources to the outside if they belong to no connection. Otherwise they would leave

@@ -116,7 +116,12 @@ func (t *tableState) finish(f Family, box *Box, moved bool, tr *Transition) {
 		return
 	}
 	t.settleFrom = cmp.Or(box.SettleFrom, settleFrom)
-	t.setBoxElements(f, box)
+	use := [...]bool{t.has(setNodePorts), t.has(setNPSourceNAT), t.has(setHairpin), t.has(setEgress)}
+	becomes := func(a netip.Addr) bool { return t.touched[a].isVIP() != t.addresses[a].isVIP() } // a VIP, or no longer
+	if moved || t.fresh || use != t.boxUse || slices.ContainsFunc(box.NodePortAddresses, becomes) {
+		t.setBoxElements(f, box)
+		t.boxUse = use
+	}
 	t.settleAddresses()
 	t.settleAdopted()
 	t.settleEgress()
@@ -259,6 +264,7 @@ type uses struct {
 	timeoutUses map[Timeout]int               // frontends that use a timeout object
 	adopters    map[string]map[string]int     // uses by frontends that adopt an endpoint, by the keys of the endpoint and the frontend
 	egress      egressUses
+	boxUse      [4]bool // whether the sets that tableState.box depends on had elements when it was made
 }
 
 // addressUses counts the uses of an address that clients connect to.
@@ -493,6 +499,15 @@ type Set struct {
 // is padded to a multiple of 4 bytes. The data of a verdict map is the text of the verdict (Verdict.String). The key of an interval set is the first
 // key of the range followed by the last one, both inclusive and of the same length; ranges of a set never overlap.
 type Elements map[string]string
+
+// elementsOf returns the elements of a set with ranges.
+func elementsOf(ranges []Range) Elements {
+	elements := make(Elements, len(ranges))
+	for _, r := range ranges {
+		elements[r.element().Key] = ""
+	}
+	return elements
+}
 
 // SetContent is a set with its elements.
 type SetContent struct {

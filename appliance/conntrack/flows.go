@@ -159,7 +159,9 @@ func union(lists [][]netip.AddrPort) []netip.AddrPort {
 	if !slices.ContainsFunc(lists, adds) && slices.IsSortedFunc(longest, netip.AddrPort.Compare) {
 		return longest // mostly
 	}
-	if all := slices.Compact(slices.SortedFunc(slices.Values(slices.Concat(lists...)), netip.AddrPort.Compare)); !slices.Equal(all, longest) {
+	all := slices.Concat(lists...)
+	slices.SortFunc(all, netip.AddrPort.Compare)
+	if all = slices.Compact(all); !slices.Equal(all, longest) {
 		return all
 	}
 	return longest
