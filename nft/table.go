@@ -116,12 +116,7 @@ func (t *tableState) finish(f Family, box *Box, moved bool, tr *Transition) {
 		return
 	}
 	t.settleFrom = cmp.Or(box.SettleFrom, settleFrom)
-	use := [...]bool{t.has(setNodePorts), t.has(setNPSourceNAT), t.has(setHairpin), t.has(setEgress)}
-	becomes := func(a netip.Addr) bool { return t.touched[a].isVIP() != t.addresses[a].isVIP() } // a VIP, or no longer
-	if moved || t.fresh || use != t.boxUse || slices.ContainsFunc(box.NodePortAddresses, becomes) {
-		t.setBoxElements(f, box)
-		t.boxUse = use
-	}
+	t.setBoxElements(f, box)
 	t.settleAddresses()
 	t.settleAdopted()
 	t.settleEgress()
@@ -264,7 +259,6 @@ type uses struct {
 	timeoutUses map[Timeout]int               // frontends that use a timeout object
 	adopters    map[string]map[string]int     // uses by frontends that adopt an endpoint, by the keys of the endpoint and the frontend
 	egress      egressUses
-	boxUse      [4]bool // whether the sets that tableState.box depends on had elements when it was made
 }
 
 // addressUses counts the uses of an address that clients connect to.

@@ -37,12 +37,10 @@ var valueSeed = maphash.MakeSeed()
 
 // hash returns a hash of the value and of its owner.
 func (v value) hash(owner string) uint64 {
-	return maphash.Comparable(valueSeed, ownedValue{v, owner})
-}
-
-type ownedValue struct {
-	value value
-	owner string
+	return maphash.Comparable(valueSeed, struct {
+		value
+		owner string
+	}{v, owner})
 }
 
 // values are the addresses and ports that one Service holds.
