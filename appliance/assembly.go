@@ -108,7 +108,7 @@ func build(o *opened, at *claimed, relay *parts.Relay) (*assembly, error) {
 			return nil, err
 		}
 	}
-	requests := newRequests(watcher)
+	requests := requests{watcher, make(chan reconcile.Request)}
 	removals := reconcile.NewRemovalGuard(cfg.AllowMassRemoval)
 	board := reconcile.NewBoard(objects.Revisions, requests.rescan, requests.release, removals, firstStatus(cfg, o.kernel.Probe()))
 	board.OfTrial(func() *wire.Trial {

@@ -148,10 +148,6 @@ type requests struct {
 	loop    chan reconcile.Request
 }
 
-func newRequests(watcher *watch.Watcher) requests {
-	return requests{watcher, make(chan reconcile.Request)}
-}
-
 // inputs returns a copy of in with the request channel and the watcher's snapshots added.
 func (q requests) inputs(in reconcile.Inputs) reconcile.Inputs {
 	in.Requests = q.loop

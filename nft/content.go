@@ -309,7 +309,7 @@ func (p *compiledPort) addClients(f *fragment, fe *Frontend, maps *frontendMaps,
 	}
 	if fe.Sets != nil && (len(ranges) > 0 || fe.Sources == nil || len(fe.Sets.Allow) > 0) {
 		f.sourceSets = append(append(f.sourceSets, fe.Sets.Allow...), fe.Sets.Deny...)
-		chain := admissionOf(fe, len(ranges) > 0).chain()
+		chain := admission{!fe.Addr.IsValid(), len(ranges) > 0, fe.Sets.names()}.chain()
 		f.shared = append(f.shared, chain)
 		return GotoChain(chain)
 	}

@@ -170,12 +170,6 @@ func parseSetNames(chain string) setNames {
 	return setNames{split(allow), split(deny)}
 }
 
-// admissionOf returns the admission of a frontend with source sets; ranges reports that it has elements in
-// allowed-sources.
-func admissionOf(fe *Frontend, ranges bool) admission {
-	return admission{!fe.Addr.IsValid(), ranges, fe.Sets.names()}
-}
-
 // chain returns the name of the chain of an admission: "admit/office", "nodeport-admit-ranges/office/vpn//scanners", "admit///scanners".
 func (a admission) chain() string {
 	name := prefixAdmit

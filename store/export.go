@@ -158,7 +158,8 @@ func Import(e engine.Engine, r io.Reader, replace bool) (ExportHeader, error) {
 		if pair.Key == headKey {
 			t.CompareRevision = pair.Revision
 		}
-		if isServed(pair.Key) && !replace {
+		ref, _ := record.RefOfKey(pair.Key)
+		if !replace && slices.Contains([]string{object.KindService, object.KindEndpointSlice, object.KindEndpoints, object.KindPod}, ref.Kind) { // the dataplane depends on it
 			return header, ErrNotEmpty
 		}
 		if !come[pair.Key] {
@@ -166,12 +167,6 @@ func Import(e engine.Engine, r io.Reader, replace bool) (ExportHeader, error) {
 		}
 	}
 	return header, e.Commit(t)
-}
-
-// isServed reports whether a key is that of an object that the dataplane depends on: a Service, EndpointSlice, Endpoints or Pod.
-func isServed(key string) bool {
-	ref, _ := record.RefOfKey(key)
-	return slices.Contains([]string{object.KindService, object.KindEndpointSlice, object.KindEndpoints, object.KindPod}, ref.Kind)
 }
 
 // readExport reads and checks an export.

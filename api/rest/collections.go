@@ -112,7 +112,7 @@ func (s *Server) collectionOf(k kind.Kind, f form) collection {
 	case k.Name == object.KindEndpoints:
 		return endpointsOf(s.store)
 	case k.Name == object.KindIPAddress:
-		return addressesOf(s.store)
+		return view{store: s.store, derive: func() derivation { return holders{} }} // nothing is indexed by address: all Services are searched
 	case k.Name == object.KindIPAddressPool:
 		return poolsOf(plain)
 	case k.Name == object.KindService && s.conditions != nil && (f.shape == whole || f.include == table.IncludeObject):

@@ -203,12 +203,8 @@ const (
 	parentResource      = "services"
 )
 
-// addressesOf returns the view of IPAddresses: one for each cluster IP and load balancer IP of the Services, with the Service that holds it.
-func addressesOf(s *store.Store) view {
-	return view{store: s, derive: func() derivation { return holders{} }} // nothing is indexed by address: all Services are searched
-}
-
-// holders maps an address to the Services that have it. If several Services share a load balancer IP, its IPAddress names the oldest.
+// holders derives IPAddresses: one for each cluster IP and load balancer IP of the Services, with the Service that holds it. It maps an address to
+// the Services that have it. If several Services share a load balancer IP, its IPAddress names the oldest.
 type holders map[string][]*object.Service
 
 func (h holders) sources() []string { return []string{object.KindService} }

@@ -152,13 +152,9 @@ func series[T any](out io.Writer, all []family[T], n int, row func(i int) (label
 		}
 		for i := range n {
 			labels, of := row(i)
-			sample(out, f.name, f.value(of), labels+f.more)
+			_, _ = io.WriteString(out, f.name+"{"+labels+f.more+"} "+strconv.FormatUint(f.value(of), 10)+"\n")
 		}
 	}
-}
-
-func sample(out io.Writer, name string, value uint64, labels string) {
-	_, _ = io.WriteString(out, name+"{"+labels+"} "+strconv.FormatUint(value, 10)+"\n")
 }
 
 // labels returns the label text for a Service port, or for one of its endpoints unless endpoint is "".

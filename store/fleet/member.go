@@ -88,7 +88,8 @@ func (o atEtcd) state(ctx context.Context, _ int64) (now *head, at int64, have m
 }
 
 func (o atEtcd) follow(ctx context.Context, _ *head, watched int64, use func(*transaction) error) error {
-	for resp := range o.watchFrom(ctx, watched+1) {
+	sharedKeys := o.client.Watch(clientv3.WithRequireLeader(ctx), o.key(fleetKey), clientv3.WithRange(o.key(sharedEnd)), clientv3.WithRev(watched+1))
+	for resp := range sharedKeys {
 		if err := resp.Err(); err != nil {
 			return err
 		}
@@ -237,11 +238,6 @@ func (e *member) objects(ctx context.Context, now *head, at int64) (map[string][
 		}
 	}
 	return have, nil
-}
-
-// watchFrom opens an etcd watch, from a revision on, on all keys of the fleet that boxes share.
-func (e *member) watchFrom(ctx context.Context, from int64) clientv3.WatchChan {
-	return e.client.Watch(clientv3.WithRequireLeader(ctx), e.key(fleetKey), clientv3.WithRange(e.key(sharedEnd)), clientv3.WithRev(from))
 }
 
 // transactions groups consecutive events by their etcd transaction (modification revision).

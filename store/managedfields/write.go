@@ -64,7 +64,7 @@ var unmanaged = func() *set {
 func Update(live, written map[string]any, by Writer) map[string]any {
 	all := managersBefore(live, written, by.Subresource != "")
 	o := withoutEntries(written)
-	if len(all) > 0 || uidOf(live) == "" {
+	if uid, _ := metadataOf(live)["uid"].(string); len(all) > 0 || uid == "" {
 		all = update(withoutEntries(live), o, all, by, by.owner(operationUpdate))
 		all.cap()
 	}
@@ -83,11 +83,6 @@ func managersBefore(live, written map[string]any, keep bool) managers {
 		return all
 	}
 	return managers{}
-}
-
-func uidOf(o map[string]any) string {
-	uid, _ := metadataOf(o)["uid"].(string)
-	return uid
 }
 
 // update makes the writer the owner of the fields that a write changes.
