@@ -182,7 +182,7 @@ func (t *transaction) readFile(path string, old, file *manifest.File, touched ma
 		t.trust(file, touched)
 		return
 	}
-	if old != nil && file != nil && isSealed(file) && old.Hash == file.Hash {
+	if old != nil && isSealed(file) && old.Hash == file.Hash {
 		declarations, _ := readDeclarations(file) // the same ones, without their documents
 		for _, d := range declarations.all {
 			t.setDeclaration(d.ref, file.Path, &d.declaration)
@@ -340,9 +340,6 @@ func (s *Store) isSettled(ref object.Ref, path string) bool {
 // settledBefore reports whether a file is sealed (recorded as unchanged since an earlier process read it) and all objects that it declares
 // are settled.
 func (t *transaction) settledBefore(file *manifest.File) bool {
-	if file == nil {
-		return false
-	}
 	names, sealed := file.Names()
 	return sealed && !slices.ContainsFunc(names, func(name object.Ref) bool { return !t.s.isSettled(refInFile(name), file.Path) })
 }

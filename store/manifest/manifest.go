@@ -484,9 +484,10 @@ func Sealed(path string, hash Hash, names []object.Ref, copies Copies) *File {
 	return &File{Path: path, Hash: hash, seal: &seal{names: names, copies: copies}}
 }
 
-// Names returns the names of the objects in a sealed File, in the order of the text. ok is false if the File is not sealed.
+// Names returns the names of the objects in a sealed File, in the order of the text. ok is false if the File is not sealed,
+// or nil.
 func (f *File) Names() (names []object.Ref, ok bool) {
-	if f.seal == nil {
+	if f == nil || f.seal == nil {
 		return nil, false
 	}
 	return f.seal.names, true
