@@ -37,10 +37,7 @@ var valueSeed = maphash.MakeSeed()
 
 // hash returns a hash of the value and of its owner.
 func (v value) hash(owner string) uint64 {
-	return maphash.Comparable(valueSeed, struct {
-		value
-		owner string
-	}{v, owner})
+	return maphash.Comparable(valueSeed, v) * maphash.String(valueSeed, owner)
 }
 
 // values are the addresses and ports that one Service holds.
