@@ -155,13 +155,18 @@ func Test076_affinity_needs_an_answer(t *testing.T) {
 // from then on always.
 func (b *box) answersEachClient(t *testing.T, f family, network string, to netip.AddrPort, server string) {
 	t.Helper()
+	ip := to.Addr().As16()
+	port := uint16(ip[15]) << 8
 	failed := netlab.AskEach(16, func(i int) (reply netlab.Reply, err error) {
 		// 30 picks of one of two endpoints, no two of them within the second in which a
 		// client goes on to one that is silent; as many as fit in a minute if the machine is too busy
 		// to answer within a second.
 		for tries, began := 0, time.Now(); tries < 30 || time.Since(began) < time.Minute; tries++ {
+			// The kernel gives none of these ports to a later connection: connection tracking keeps one that a silent endpoint did not
+			// answer for two minutes, with its endpoint, and a connection from the same port would go there, too.
+			from := netlab.FromPort(port + uint16(tries%256))
 			// real time: one of many tries, which may have a silent endpoint
-			if reply, err = b.EXT.Ask(network, to, netlab.From(f.client(i)), netlab.Within(1100*time.Millisecond)); err == nil {
+			if reply, err = b.EXT.Ask(network, to, netlab.From(f.client(i)), from, netlab.Within(1100*time.Millisecond)); err == nil {
 				break
 			}
 		}
