@@ -291,13 +291,23 @@ func Test1041_bodies_that_never_end(t *testing.T) {
 	if code != 0 {
 		t.Fatal(errOut)
 	}
-	client := &http.Client{Transport: &http.Transport{ // HTTP/1.1: a connection each
-		TLSClientConfig: &tls.Config{InsecureSkipVerify: true},
-		DialContext: func(_ context.Context, network, address string) (conn net.Conn, err error) {
-			err = b.GW1.Do(func() error { conn, err = net.DialTimeout(network, address, syncTimeout); return err })
-			return conn, err
-		},
-	}}
+	// send sends a request over a connection of its own. An http.Client would not return the error of a connection that was reset until
+	// the body ends, which it does not.
+	send := func(req *http.Request) (string, error) {
+		var conn net.Conn
+		if err := b.GW1.Do(func() (err error) { conn, err = net.DialTimeout("tcp", at, syncTimeout); return err }); err != nil {
+			return "", err
+		}
+		secured := tls.Client(conn, &tls.Config{InsecureSkipVerify: true})
+		defer conn.Close()
+		go func() { _ = req.Write(secured) }() // the answer, or the end of the connection, is read below
+		resp, err := http.ReadResponse(bufio.NewReader(secured), req)
+		if err != nil {
+			return "", err
+		}
+		resp.Body.Close()
+		return resp.Status, nil
+	}
 	end, answers := make(chan struct{}), make(chan string, clients)
 	t.Cleanup(func() { close(end) })
 	for range clients {
@@ -309,13 +319,11 @@ func Test1041_bodies_that_never_end(t *testing.T) {
 		req.Header.Set("Authorization", "Bearer "+strings.TrimSpace(token))
 		req.Header.Set("Content-Type", "application/json")
 		go func() {
-			resp, err := client.Do(req)
+			status, err := send(req)
 			if err != nil {
-				answers <- err.Error()
-				return
+				status = err.Error()
 			}
-			resp.Body.Close()
-			answers <- resp.Status
+			answers <- status
 		}()
 	}
 	got := map[string]int{}
