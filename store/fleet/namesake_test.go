@@ -55,6 +55,7 @@ func Test1190_a_join_frees_no_name(t *testing.T) {
 	c := ownFleet(t)
 	c.init()
 	first := c.join("a")
+	eventually(t, "the first one has its name, and then the turn", first.engine.HasTurn) // else the second one may take the name
 	cfg := first.cfg
 	cfg.Dir = t.TempDir()
 	e, err := fleet.Joined(t.Context(), cfg)
