@@ -14,7 +14,6 @@ import (
 	"svcctl.io/svcctl/store/journal"
 	"svcctl.io/svcctl/store/manifest"
 	"svcctl.io/svcctl/store/object"
-	"svcctl.io/svcctl/store/pending"
 	"svcctl.io/svcctl/store/record"
 )
 
@@ -266,14 +265,14 @@ func checkInvariants(t testing.TB, s *Store) {
 	}
 	for _, a := range s.allocator.addresses {
 		for _, owner := range a.Holders() {
-			if owner != reservedOwner && owner != pending.Timed.Holder() && owner != pending.Staged.Holder() {
+			if !s.allocator.reserves(owner) {
 				ips--
 			}
 		}
 	}
 	for _, owners := range s.allocator.pools.Holders() {
 		for _, owner := range owners {
-			if owner != reservedOwner && owner != pending.Timed.Holder() && owner != pending.Staged.Holder() {
+			if !s.allocator.reserves(owner) {
 				ingress--
 			}
 		}

@@ -145,12 +145,8 @@ func (s *Store) CheckPools(repair bool) []Disagreement {
 		}
 	}
 	c.allocator.begin()
-	if repair {
-		c.leaks() // first: what it releases may be held again
-	}
-	if c.unheld(); !repair {
-		c.leaks()
-	}
+	c.leaks() // first: what a repair releases may be held again
+	c.unheld()
 	c.allocator.begin() // what was done stays
 	slices.SortFunc(c.found, func(a, b Disagreement) int {
 		return cmp.Or(strings.Compare(a.Kind, b.Kind), strings.Compare(a.Value, b.Value), strings.Compare(a.Service, b.Service))
