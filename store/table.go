@@ -268,15 +268,20 @@ func (s *Store) List(kind, namespace string, at uint64) ([]object.Object, uint64
 	if !record.Packs(kind) {
 		return list, revision, err
 	}
-	whole := make([]object.Object, len(list))
-	parallel.Do(len(list), parallel.Share, func(i int) { whole[i] = record.Whole(list[i]) })
-	return whole, revision, err
+	return SelectedOf(list, "", ""), revision, err
 }
 
 // Selected returns an object from a list of ListPacked, decompressed. It may return nil for a packed object that does not have this name, or does not
 // have this text in its JSON; "" matches any.
 func Selected(o object.Object, name, text string) object.Object {
 	return record.Selected(o, name, text)
+}
+
+// SelectedOf returns the result of Selected for each object of a list. It uses all CPUs.
+func SelectedOf(list []object.Object, name, text string) []object.Object {
+	whole := make([]object.Object, len(list))
+	parallel.Do(len(list), parallel.Share, func(i int) { whole[i] = Selected(list[i], name, text) })
+	return whole
 }
 
 // Revision returns the revision of the last change.

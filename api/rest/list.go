@@ -22,7 +22,6 @@ import (
 	"svcctl.io/svcctl/store"
 	"svcctl.io/svcctl/store/manifest"
 	"svcctl.io/svcctl/store/object"
-	"svcctl.io/svcctl/store/parallel"
 )
 
 // list answers with the objects of a collection.
@@ -158,10 +157,8 @@ func pageOf(objects []object.Object, o *listOptions) page {
 // selected yields the objects that the options select, converted by show.
 func (o *listOptions) selected(objects []object.Object, show func(object.Object) object.Object) iter.Seq[object.Object] {
 	return func(yield func(object.Object) bool) {
-		for portion := range slices.Chunk(objects, 8*parallel.Share) { // the others are decoded when a client has taken these
-			found := make([]object.Object, len(portion))
-			parallel.Do(len(portion), parallel.Share, func(i int) { found[i] = store.Selected(portion[i], o.name, o.text) })
-			for _, object := range found {
+		for portion := range slices.Chunk(objects, 512) { // the others are decoded when a client has taken these
+			for _, object := range store.SelectedOf(portion, o.name, o.text) {
 				if o.selects(object) && !yield(show(object)) {
 					return
 				}

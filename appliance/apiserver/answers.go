@@ -232,8 +232,8 @@ func (a *answers) led(svc *object.Service) (led []*object.EndpointSlice) {
 	}
 	gateway := svc.Metadata.Labels[object.LabelGateway]
 	all, _, _ := a.objects.ListPacked(object.KindService, svc.Metadata.Namespace, 0) // the newest revision is always there
-	for _, o := range all {
-		if o = store.Selected(o, "", `"`+object.LabelGateway+`":"`+gateway+`"`); o != nil && o.GetMeta().Labels[object.LabelGateway] == gateway {
+	for _, o := range store.SelectedOf(all, "", `"`+object.LabelGateway+`":"`+gateway+`"`) {
+		if o != nil && o.GetMeta().Labels[object.LabelGateway] == gateway {
 			_, list, _ := a.objects.Service(object.RefOf(o).Key())
 			led = append(led, list...)
 		}

@@ -282,8 +282,7 @@ func changesOf(changes []wire.JournalEntry, since time.Time, about func(*wire.Jo
 func (p *pages) withAddress(namespace, text string) map[string]bool {
 	keys := map[string]bool{}
 	all, _, _ := p.objects.ListPacked(object.KindService, namespace, 0) // the newest revision is always there
-	for _, o := range all {
-		o = store.Selected(o, "", text)
+	for _, o := range store.SelectedOf(all, "", text) {
 		if o != nil && slices.ContainsFunc(addressesOf(o.(*object.Service)), func(a string) bool { return strings.Contains(a, text) }) {
 			keys[object.RefOf(o).Key()] = true
 		}
