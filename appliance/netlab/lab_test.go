@@ -108,22 +108,20 @@ func TestAskAgain(t *testing.T) {
 // A neighbor whose interrupts wait for longer than the 3 s for which Linux asks for its Ethernet address is there.
 func TestNeighborThatIsSlow(t *testing.T) {
 	t.Parallel()
-	l := New(t)
-	a, b := l.Host("a"), l.Host("b")
-	l.Segment("lan").Attach(a, "eth0", "10.1.0.1/24", "fd00::1/64").Attach(b, "eth0", "10.1.0.2/24", "fd00::2/64")
-	b.Serve("tcp", 80)
-	b.Serve("udp", 53)
-	b.LoadNft("table netdev slow { chain in { type filter hook ingress device \"eth0\" priority 0; drop; }; }")
+	client, server, _ := pair(t)
+	server.LoadNft("table netdev slow { chain in { type filter hook ingress device \"eth0\" priority 0; drop; }; }")
 	var wg sync.WaitGroup
-	for to, network := range map[string]string{"10.1.0.2:80": "tcp", "10.1.0.2:53": "udp", "[fd00::2]:80": "tcp", "[fd00::2]:53": "udp"} {
-		wg.Go(func() {
-			if _, err := a.Ask(network, netip.MustParseAddrPort(to), Within(time.Minute)); err != nil {
-				t.Errorf("%s to %s: %v", network, to, err)
-			}
-		})
+	for _, network := range []string{"tcp", "udp"} {
+		for _, to := range []netip.Addr{server.Addr4(), server.Addr6()} {
+			wg.Go(func() {
+				if _, err := client.Ask(network, netip.AddrPortFrom(to, 80), Within(time.Minute)); err != nil {
+					t.Errorf("%s to %s: %v", network, to, err)
+				}
+			})
+		}
 	}
 	time.Sleep(4 * time.Second) // real time: the kernel counts it
-	b.Nft("delete", "table", "netdev", "slow")
+	server.Nft("delete", "table", "netdev", "slow")
 	wg.Wait()
 }
 

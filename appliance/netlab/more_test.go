@@ -13,8 +13,9 @@ func pair(t *testing.T) (client, server *Host, to netip.AddrPort) {
 	t.Helper()
 	l := New(t)
 	client, server = l.Host("client"), l.Host("server")
-	l.Segment("lan").Attach(client, "eth0", "10.1.0.1/24").Attach(server, "eth0", "10.1.0.2/24")
+	l.Segment("lan").Attach(client, "eth0", "10.1.0.1/24", "fd00::1/64").Attach(server, "eth0", "10.1.0.2/24", "fd00::2/64")
 	server.Serve("udp", 80)
+	server.Serve("tcp", 80)
 	return client, server, netip.MustParseAddrPort("10.1.0.2:80")
 }
 
@@ -44,7 +45,6 @@ func TestSizedAndNarrow(t *testing.T) {
 func TestSendTCP(t *testing.T) {
 	t.Parallel()
 	client, server, to := pair(t)
-	server.Serve("tcp", 80)
 	seen, answers := server.Capture("eth0"), client.Capture("eth0")
 	from := netip.MustParseAddrPort("10.1.0.1:40000")
 	client.SendTCP(TCPHeader{From: from, To: to, Seq: 1, Ack: 1, Flags: TCPAck})
@@ -63,11 +63,7 @@ func TestSendTCP(t *testing.T) {
 // Entries finds those of TCP and UDP in both families, as conntrack lists them, and no others.
 func TestEntries(t *testing.T) {
 	t.Parallel()
-	l := New(t)
-	client, server := l.Host("client"), l.Host("server")
-	l.Segment("lan").Attach(client, "eth0", "10.1.0.1/24", "fd00::1/64").Attach(server, "eth0", "10.1.0.2/24", "fd00::2/64")
-	server.Serve("udp", 80)
-	server.Serve("tcp", 80)
+	client, server, _ := pair(t)
 	server.LoadNft("table inet track { chain input { type filter hook input priority 0; ct state new accept; }; }")
 	for network, protocol := range map[string]uint8{"tcp": unix.IPPROTO_TCP, "udp": unix.IPPROTO_UDP} {
 		for from, to := range map[netip.Addr]netip.Addr{client.Addr4(): server.Addr4(), client.Addr6(): server.Addr6()} {
