@@ -279,9 +279,14 @@ func (x *forgotten) op(f Family) ForgetData {
 	return op
 }
 
-// stageElements is the maximum number of elements in one transaction of a change that is split into several. The kernel takes some 3 µs for each
-// element, during which no other program can change the ruleset.
-const stageElements = 100_000
+const (
+	// stageElements is the maximum number of elements in one transaction of a change that is split into several. The kernel takes some 3 µs for each
+	// element, during which no other program can change the ruleset.
+	stageElements = 100_000
+	// beginElements is the same for a batch that creates all tables. The kernel resizes the hash table of a set in a worker, which waits for the end
+	// of a transaction on its CPU, and inserting into a table that waits to be resized takes twice as long.
+	beginElements = 8_000
+)
 
 // Stages returns the transactions that carry out a transition, in order: Apply and Cleanup, unless they are empty. A large Apply is split into
 // several, of which only the last one affects packets. If they are interrupted, a new Transition can make the remaining changes.
@@ -289,10 +294,10 @@ func (t *Transition) Stages() []Batch {
 	var stages []Batch
 	switch {
 	case t.Apply.Empty():
+	case t.Apply.elements() > beginElements && t.Apply.isBeginning():
+		stages = t.Apply.split()
 	case t.Apply.elements() <= stageElements:
 		stages = append(stages, t.Apply)
-	case t.Apply.isBeginning():
-		stages = t.Apply.split()
 	default:
 		stages = t.Apply.ahead()
 	}
@@ -332,7 +337,7 @@ func (b *Batch) isBeginning() bool {
 
 // split splits a batch that only creates tables. The base chains are in the last part, so that no packet is evaluated before the tables are complete.
 func (b *Batch) split() []Batch {
-	var early staging
+	early := staging{most: beginElements}
 	var last Batch
 	base := map[string]bool{}
 	for _, op := range b.Ops {
@@ -381,7 +386,7 @@ func (b *Batch) ahead() []Batch {
 			return []Batch{*b} // replaced tables and sets change at once
 		}
 	}
-	var early staging
+	early := staging{most: stageElements}
 	var last Batch
 	for _, op := range b.Ops {
 		if op, is := op.(AddElements); is && secondary[op.Set.Name] && !busy[id{op.Family, op.Set.Name}] {
@@ -393,8 +398,9 @@ func (b *Batch) ahead() []Batch {
 	return early.then(last)
 }
 
-// staging fills batches with at most stageElements elements each.
+// staging fills batches with at most most elements each.
 type staging struct {
+	most int
 	full []Batch
 	now  Batch
 	used int // the number of elements in now
@@ -402,10 +408,10 @@ type staging struct {
 
 func (s *staging) elements(op AddElements) {
 	for rest := op.Elements; len(rest) > 0; {
-		n := min(stageElements-s.used, len(rest))
+		n := min(s.most-s.used, len(rest))
 		s.now.Ops = append(s.now.Ops, AddElements{op.Family, op.Set, rest[:n]})
 		rest, s.used = rest[n:], s.used+n
-		if s.used == stageElements {
+		if s.used == s.most {
 			s.full = append(s.full, s.now)
 			s.now, s.used = Batch{}, 0
 		}

@@ -40,7 +40,7 @@ func TestStages(t *testing.T) {
 				n += len(op.Elements)
 			}
 		}
-		if n > 100_000 {
+		if n > 8_000 {
 			t.Errorf("stage %d has %d elements", i, n)
 		}
 		if _, err = k.Commit(&stage, now); err != nil {
