@@ -3,6 +3,7 @@ package manifest
 import (
 	"strings"
 	"unicode/utf8"
+	"unsafe"
 )
 
 // yamlReader reads one YAML document: block mappings and lists, flow collections, all kinds of scalars, comments, anchors, aliases and merge keys, as
@@ -10,7 +11,7 @@ import (
 // Documents that it does not support (tags, complex keys, directives) or that have an error are parsed by the YAML library instead, so that each
 // error has only one wording. FuzzReader compares the results of both.
 //
-// The strings in its nodes are substrings of the document, so a caller that keeps one has to clone it.
+// The strings in its nodes share the memory of the document, so a caller that keeps one has to clone it.
 type yamlReader struct {
 	limits  Limits
 	nodes   nodeStock
@@ -31,7 +32,7 @@ type yamlReader struct {
 // read reads one document. ok is false if the document has to be parsed by the YAML library instead. The nodes are valid until the next call.
 func (r *yamlReader) read(text []byte, limits Limits) (root *node, ok bool) {
 	r.nodes.reset()
-	r.limits, r.text = limits, string(text)
+	r.limits, r.text = limits, unsafe.String(unsafe.SliceData(text), len(text)) // most of the memory for a file, as a copy
 	r.at, r.line, r.start, r.countedTo, r.counted, r.aliased = 0, 1, 0, 0, 0, 0
 	clear(r.anchors)
 	defer func() {
@@ -65,14 +66,12 @@ func (r *yamlReader) must(known bool) {
 	}
 }
 
-// checkCharacters leaves a text to the YAML library if it has line breaks other than LF and CRLF, or non-ASCII characters that YAML does not allow.
+// checkCharacters leaves a text to the YAML library if it has line breaks other than LF and CRLF, or characters that YAML does not allow.
 func (r *yamlReader) checkCharacters() {
 	r.wide = false
 	for i := 0; i < len(r.text); i++ {
-		if r.text[i] >= utf8.RuneSelf {
-			r.wide = true
-			break
-		}
+		r.must(byteClass[r.text[i]] != control)
+		r.wide = r.wide || r.text[i] >= utf8.RuneSelf
 	}
 	if r.wide {
 		for _, c := range r.text {

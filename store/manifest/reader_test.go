@@ -175,6 +175,38 @@ func TestReaderReadsSamples(t *testing.T) {
 	}
 }
 
+// A file holds nothing of its text, whose memory the watcher uses again.
+func TestFilesHoldNothingOfTheirText(t *testing.T) {
+	texts := []string{webYAML, webJSON, "apiVersion: v1\nkind: Secret\nmetadata: {name: a, annotations: {b: " + strings.Repeat("c", 2*longestShared) + "}}\n" +
+		"type: kubernetes.io/tls\nstringData: {tls.key: plain, tls.crt: text}\ndata: {more: bW9yZQ==}\n", "apiVersion: v1\nkind: Service\nmetadata: {name: odd, namespace: other}\nspec: {ports: [{port: x, name: [y]}], nope: z}\n"}
+	for _, pattern := range []string{"testdata/samples/*", "../../examples/*.yaml", "../../examples/*/*.yaml", "../../examples/*/*/*.yaml"} {
+		paths, err := filepath.Glob(pattern)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, path := range paths {
+			data, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			texts = append(texts, string(data))
+		}
+	}
+	documents := 0
+	for _, text := range texts {
+		data := []byte(text)
+		got, want := Decode("a.yaml", data, Limits{}), Decode("a.yaml", []byte(text), Limits{})
+		clear(data)
+		documents += len(want.Documents)
+		if !reflect.DeepEqual(got.Documents, want.Documents) || !reflect.DeepEqual(messages(got), messages(want)) {
+			t.Errorf("cleared: %q, %+v\nkept: %q, %+v", messages(got), got.Documents, messages(want), want.Documents)
+		}
+	}
+	if documents < 150 {
+		t.Errorf("%d documents", documents)
+	}
+}
+
 // FuzzReader: what the plain reader reads, it reads as the YAML parser does.
 func FuzzReader(f *testing.F) {
 	seed(f)

@@ -201,14 +201,14 @@ func (d *decoding) shared(text string) string {
 	return *last
 }
 
-// text returns the string of a node, or reports a problem if the node is no string. Except for values of a Secret, the result is a copy, since a
-// substring would keep the whole document in memory.
+// text returns the string of a node, or reports a problem if the node is no string. The result is a copy, since the
+// memory of the document is used again, except for values of a Secret, which are converted to bytes.
 func (d *decoding) text(n *node) (string, bool) {
 	if d.secret() {
 		if n.kind != kindString {
 			d.problem(n, ReasonWrongType, "expected a text; quote the value")
 		}
-		return n.text, n.kind == kindString // not shared: nothing else has it
+		return n.text, n.kind == kindString
 	}
 	switch n.kind {
 	case kindString:
