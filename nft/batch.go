@@ -136,6 +136,9 @@ func (t *tableState) put(e placed) {
 		return
 	}
 	if t.fresh {
+		if len(n.all) == cap(n.all) {
+			n.all = slices.Grow(n.all, max(8, len(n.all))) // append alone allocates twice as much in all
+		}
 		n.all = append(n.all, Element{e.key, e.data})
 		return
 	}
