@@ -200,9 +200,9 @@ func randomUIDs() func() string {
 		defer mu.Unlock()
 		if text == "" {
 			all := make([]byte, 0, size*atOnce)
-			for len(all) < cap(all) {
-				var b [16]byte
-				rand.Read(b[:]) // never fails
+			var random [16 * atOnce]byte
+			rand.Read(random[:]) // never fails
+			for b := range slices.Chunk(random[:], 16) {
 				b[6], b[8] = b[6]&0x0f|0x40, b[8]&0x3f|0x80
 				all = fmt.Appendf(all, "%x-%x-%x-%x-%x", b[:4], b[4:6], b[6:8], b[8:10], b[10:])
 			}
