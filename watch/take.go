@@ -111,7 +111,7 @@ func (w *Watcher) settle(now time.Time) {
 // chunkFiles and chunkBytes are the maximum number and total size of files that are read before they are processed. They bound the memory for their
 // texts.
 const (
-	chunkFiles = 64
+	chunkFiles = 512
 	chunkBytes = 64 << 20
 )
 
