@@ -53,9 +53,9 @@ func BenchmarkReplaceEndpoint(b *testing.B) {
 	for _, n := range sizes {
 		c := NewCompiler()
 		c.Load(manyServices(n))
+		version := 0
 		b.Run(fmt.Sprintf("services=%d", n), func(b *testing.B) {
 			b.ReportAllocs()
-			version := 0
 			for b.Loop() {
 				version++
 				if tr := c.Update(nil, map[string][]ServicePort{"default/s7": {numbered(7, version)}}); elementOps(tr.Apply) != 4 {
