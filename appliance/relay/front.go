@@ -123,7 +123,7 @@ func (t *tcpPort) begins(ctx context.Context, endpoint *net.TCPConn, from, asked
 func (t *tcpPort) serveHTTP(ctx context.Context, client *net.TCPConn, near net.Conn, from, asked netip.AddrPort, front *Front) {
 	s := &httpSession{port: t, client: client, from: from, asked: asked, conns: map[*backend]struct{}{}}
 	t.shared.http.Serve(ctx, near, httpproxy.Client{
-		Addr: from.Addr(), Port: asked.Port(), Secure: front.TLS != nil,
+		Addr: from.Addr(), Asked: asked, Secure: front.TLS != nil,
 		Dial: s.dial, Stale: func() bool { return s.stale.Swap(false) }, ResponseTimeout: front.ResponseTimeout, HTTP2: front.HTTP2, Hosts: front.Hosts,
 		Outdated: func() bool { return t.present() != front },
 	})

@@ -1,6 +1,7 @@
 package httpproxy
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -34,9 +35,9 @@ const (
 
 // Client describes a client, and how its requests are forwarded.
 type Client struct {
-	// Addr is the client's address. Port is the port that the client connected to.
-	Addr netip.Addr
-	Port uint16
+	// Addr is the client's address. Asked is the address and port that the client connected to.
+	Addr  netip.Addr
+	Asked netip.AddrPort
 	// Secure is set if the client uses TLS.
 	Secure bool
 	// Dial connects to an endpoint. Its error may wrap a StatusError.
@@ -359,7 +360,7 @@ func rewrite(r *httputil.ProxyRequest) {
 	if raw := out.URL.RawPath; raw != "" && raw != out.URL.EscapedPath() {
 		out.URL.RawPath = strings.ReplaceAll((&url.URL{Path: raw}).EscapedPath(), "%25", "%")
 	}
-	out.Host = r.In.Host
+	out.Host = cmp.Or(r.In.Host, s.client.Asked.String()) // HTTP/1.0 needs none
 	proto := "http"
 	if s.client.Secure {
 		proto = "https"
@@ -368,7 +369,7 @@ func rewrite(r *httputil.ProxyRequest) {
 	maps.DeleteFunc(out.Header, func(name string, _ []string) bool { return names(name) })
 	out.Header.Set("X-Forwarded-For", s.client.Addr.String())
 	out.Header.Set("X-Forwarded-Proto", proto)
-	out.Header.Set("X-Forwarded-Port", strconv.Itoa(int(s.client.Port)))
+	out.Header.Set("X-Forwarded-Port", strconv.Itoa(int(s.client.Asked.Port())))
 }
 
 // transport is an http.RoundTripper that sends each request over a connection of its session.

@@ -38,7 +38,7 @@ func start(t *testing.T, headerTime time.Duration, handler http.HandlerFunc, cha
 	t.Cleanup(backend.Close)
 	endpoint := backend.Listener.Addr().String()
 	l := &lab{Proxy: newProxy(slog.New(slog.DiscardHandler), headerTime), t: t}
-	l.client = Client{Addr: netip.MustParseAddr("192.0.2.7"), Port: 443, Secure: true, Stale: func() bool { return false }, Outdated: func() bool { return false }, ResponseTimeout: time.Minute,
+	l.client = Client{Addr: netip.MustParseAddr("192.0.2.7"), Asked: netip.MustParseAddrPort("198.51.100.9:443"), Secure: true, Stale: func() bool { return false }, Outdated: func() bool { return false }, ResponseTimeout: time.Minute,
 		Dial: func(ctx context.Context) (net.Conn, error) {
 			l.dialed.Add(1)
 			return (&net.Dialer{}).DialContext(ctx, "tcp", endpoint)
@@ -125,6 +125,7 @@ func TestRequests(t *testing.T) {
 		"length and chunks": {"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n", 200, []string{`te=["chunked"]`, `body="hello"`}, "Content-Length"},
 		"odd encoding":      {"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: xchunked\r\n\r\n0\r\n\r\n", 501, nil, ""},
 		"no host":           {"GET / HTTP/1.1\r\n\r\n", 400, nil, ""},
+		"old, no host":      {"GET / HTTP/1.0\r\n\r\n", 200, []string{"GET / host=198.51.100.9:443"}, ""},
 		"CONNECT":           {"CONNECT other:22 HTTP/1.1\r\nHost: other:22\r\n\r\n", 405, []string{"CONNECT is not passed on"}, ""},
 		"another host":      {"GET http://other.example.com/x HTTP/1.1\r\nHost: a\r\n\r\n", 200, []string{"GET /x host=other.example.com"}, ""},
 		"long header":       {"GET / HTTP/1.1\r\nHost: a\r\nX: " + strings.Repeat("x", 80<<10) + "\r\n\r\n", 431, nil, ""},
