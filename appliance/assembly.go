@@ -403,15 +403,13 @@ func (a *assembly) settle(ctx context.Context) {
 		}
 	}
 	a.store.Pack()
-	if task.Sleep(ctx, lastOfStart) {
+	// The last tasks of the start end meanwhile, so that what they used is freed too: the second scan for stale connections has an item for each
+	// frontend, and writing the first Events maps pages of the program that are not used again.
+	if task.Sleep(ctx, 2*time.Second) {
 		freeMemory()
 		collectSteadily()
 	}
 }
-
-// lastOfStart is the time after Pack in which the last tasks of the start end, so that what they used is freed too: the second scan for stale
-// connections has an item for each frontend, and writing the first Events maps pages of the program that are not used again.
-const lastOfStart = 2 * time.Second
 
 // seal marks the stored copies of files without problems as valid, so that the next start can skip decoding these files. It returns the
 // marked files.

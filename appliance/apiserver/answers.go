@@ -378,12 +378,6 @@ func inRollout(objects *store.Store, service string) *wire.ServiceRollout {
 	return &wire.ServiceRollout{ID: r.ID, Phase: string(r.Phase), New: state.Here, Step: r.Step + 1, Of: len(r.Steps), Why: r.Why}
 }
 
-// renewBefore returns the remaining validity below which a certificate counts as not renewed in time: a fifth of its lifetime, at most 14
-// days. Automatic renewal (ACME clients, RFC 8555) happens at a third.
-func renewBefore(v auth.Validity) time.Duration {
-	return min(v.Expires.Sub(v.Begins)/5, 14*24*time.Hour)
-}
-
 // CertificateFinding returns a finding for svcctl doctor: whether the operator's API certificate is valid and was renewed in time.
 func CertificateFinding(v auth.Validity, now time.Time) checkup.Finding {
 	until := "the certificate in use is valid until " + v.Expires.UTC().Format(time.RFC3339)
@@ -397,7 +391,7 @@ func CertificateFinding(v auth.Validity, now time.Time) checkup.Finding {
 		return f
 	case v.Refused != nil:
 		return checkup.Fault(checkup.Certificate, fmt.Sprintf("the new certificate of the API cannot be used, and the next start would fail: %v; %s", v.Refused, until), renew)
-	case v.Expires.Sub(now) < renewBefore(v):
+	case v.Expires.Sub(now) < min(v.Expires.Sub(v.Begins)/5, 14*24*time.Hour): // automatic renewal (ACME clients, RFC 8555) happens at a third
 		return checkup.Doubt(checkup.Certificate, fmt.Sprintf("the certificate of the API, %s, expires soon: %s", v.File, until), renew)
 	}
 	return checkup.Well(checkup.Certificate, fmt.Sprintf("the certificate of the API, %s, is valid until %s", v.File, v.Expires.UTC().Format(time.RFC3339)))

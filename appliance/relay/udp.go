@@ -199,7 +199,8 @@ func (l *udpListener) forward(data []byte, client netip.AddrPort, hops int) erro
 		f.hops = left
 	}
 	if err := send(f.raw, data); err != nil {
-		if !isPassing(err) {
+		// These concern this datagram alone: the send buffer is full, or it is too large.
+		if !errors.Is(err, syscall.EAGAIN) && !errors.Is(err, syscall.ENOBUFS) && !errors.Is(err, syscall.EMSGSIZE) {
 			l.end(f)
 		}
 		return err
@@ -222,11 +223,6 @@ func (l *udpListener) refuseLoop(client netip.AddrPort) error {
 	l.mu.Unlock()
 	l.shared.overload.looped(p, port.quota)
 	return errNoHops
-}
-
-// isPassing reports whether an error concerns only one datagram: the send buffer is full, or the datagram is too large.
-func isPassing(err error) bool {
-	return errors.Is(err, syscall.EAGAIN) || errors.Is(err, syscall.ENOBUFS) || errors.Is(err, syscall.EMSGSIZE)
 }
 
 // flowOf returns the flow of a client, and starts one if there is none. It is called only by receive.

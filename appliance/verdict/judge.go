@@ -439,7 +439,9 @@ func (c *cluster) shown(packaged wire.Packaged, of string, endpoint bool) wire.P
 	g.Services = g.Services[:min(mostNamed, len(g.Services))]
 	switch {
 	case len(c.services) > 1 && endpoint:
-		g.Text = of + " " + verb(strings.Count(of, ", ")+1, "is", "are") + " down" + c.why(of) + ": " + consequence(failing, len(c.services), c.checked())
+		// If health checks did not find the endpoints down, clients may still be sent to them.
+		checked := !slices.ContainsFunc(c.problems, func(p *Problem) bool { return p.Reason != reasonEndpointDown && p.Reason != reasonFailingOpen })
+		g.Text = of + " " + verb(strings.Count(of, ", ")+1, "is", "are") + " down" + c.why(of) + ": " + consequence(failing, len(c.services), checked)
 		if worst.Severity != wire.SeverityError || len(c.services) > 1 {
 			g.Next, g.Place = "svcctl health", ""
 		}
@@ -480,11 +482,6 @@ func (c *cluster) why(of string) string {
 		return ""
 	}
 	return " (" + found
-}
-
-// checked reports whether health checks found the endpoints down. Otherwise clients may still be sent to them.
-func (c *cluster) checked() bool {
-	return !slices.ContainsFunc(c.problems, func(p *Problem) bool { return p.Reason != reasonEndpointDown && p.Reason != reasonFailingOpen })
 }
 
 // consequence describes the effect of a cause on several Services: failing of them do not answer. without is set if the others run without the object

@@ -41,13 +41,10 @@ func (r *reading) readYAML(data []byte) *refusal {
 
 // parseYAML parses YAML documents with yamlReader, or with the YAML library if yamlReader cannot parse them.
 func (r *reading) parseYAML(text []byte) (docs []parsed, err *refusal) {
-	if commentCharge*len(text)+documentCharge > r.limits.Nodes { // no byte counts more
-		if err := countStructure(text, r.limits); err != nil {
-			return nil, err
+	if commentCharge*len(text)+documentCharge <= r.limits.Nodes || countStructure(text, r.limits) == nil { // no byte counts more
+		if root, ok := r.yaml.read(text, r.limits); ok {
+			return []parsed{{root: root}}, nil
 		}
-	}
-	if root, ok := r.yaml.read(text, r.limits); ok {
-		return []parsed{{root: root}}, nil
 	}
 	if err := countStructure(text, r.limits); err != nil {
 		return nil, err
