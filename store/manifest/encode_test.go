@@ -2,8 +2,6 @@ package manifest
 
 import (
 	"encoding/json"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -91,17 +89,7 @@ func TestEncodeSamples(t *testing.T) {
 				Ports: []object.EndpointPort{{Port: &port}}}},
 		},
 	}
-	paths, err := filepath.Glob(filepath.Join("testdata", "samples", "*"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, path := range paths {
-		data, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		all = append(all, objects(t, path, string(data))...)
-	}
+	eachFile(t, func(path string, data []byte) { all = append(all, objects(t, path, string(data))...) }, "testdata/samples/*")
 	for _, o := range all {
 		for name, encode := range map[string]func(object.Object) ([]byte, error){"a.yaml": EncodeYAML, "a.json": encodeJSON} {
 			data, err := encode(o)

@@ -3,8 +3,6 @@ package manifest
 import (
 	"bytes"
 	"encoding/json"
-	"os"
-	"path/filepath"
 	"reflect"
 	"regexp"
 	"strings"
@@ -16,17 +14,7 @@ import (
 
 // seed adds the samples, and text that once was, or looked, difficult.
 func seed(f *testing.F) {
-	paths, err := filepath.Glob(filepath.Join("testdata", "samples", "*"))
-	if err != nil || len(paths) == 0 {
-		f.Fatal("no samples", err)
-	}
-	for _, path := range paths {
-		data, err := os.ReadFile(path)
-		if err != nil {
-			f.Fatal(err)
-		}
-		f.Add(data)
-	}
+	eachFile(f, func(_ string, data []byte) { f.Add(data) }, "testdata/samples/*")
 	for _, text := range []string{webYAML, webJSON, bomb(), "%YAML 1.1\n---\n", "a: &a [*a]", "{a: b}{c: d}", `{"a":1}{`, "--- |\n a\n---\n",
 		"0: [:!00 \xef", "a:\n- b:\n  *,", "? a\n: b", "!!binary x", "<<: [{a: b}, c]", "\xef\xbb\xbf---\n", "a\r\n---\r\nb", "\r\r0"} {
 		f.Add([]byte(text))

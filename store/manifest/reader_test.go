@@ -156,15 +156,7 @@ func TestReaderReadsStyles(t *testing.T) {
 
 // The samples of Kubernetes' documentation are what people write.
 func TestReaderReadsSamples(t *testing.T) {
-	paths, err := filepath.Glob(filepath.Join("testdata", "samples", "*.yaml"))
-	if err != nil || len(paths) == 0 {
-		t.Fatal("no samples", err)
-	}
-	for _, path := range paths {
-		data, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
+	eachFile(t, func(path string, data []byte) {
 		for len(data) > 0 {
 			end := nextMarker(data)
 			if !agree(t, data[:end], DefaultLimits()) {
@@ -172,14 +164,14 @@ func TestReaderReadsSamples(t *testing.T) {
 			}
 			data = data[end:]
 		}
-	}
+	}, "testdata/samples/*.yaml")
 }
 
-// A file holds nothing of its text, whose memory the watcher uses again.
-func TestFilesHoldNothingOfTheirText(t *testing.T) {
-	texts := []string{webYAML, webJSON, "apiVersion: v1\nkind: Secret\nmetadata: {name: a, annotations: {b: " + strings.Repeat("c", 2*longestShared) + "}}\n" +
-		"type: kubernetes.io/tls\nstringData: {tls.key: plain, tls.crt: text}\ndata: {more: bW9yZQ==}\n", "apiVersion: v1\nkind: Service\nmetadata: {name: odd, namespace: other}\nspec: {ports: [{port: x, name: [y]}], nope: z}\n"}
-	for _, pattern := range []string{"testdata/samples/*", "../../examples/*.yaml", "../../examples/*/*.yaml", "../../examples/*/*/*.yaml"} {
+// eachFile calls use for each file that matches one of the patterns. It fails if there is none.
+func eachFile(t testing.TB, use func(path string, data []byte), patterns ...string) {
+	t.Helper()
+	none := true
+	for _, pattern := range patterns {
 		paths, err := filepath.Glob(pattern)
 		if err != nil {
 			t.Fatal(err)
@@ -189,9 +181,21 @@ func TestFilesHoldNothingOfTheirText(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			texts = append(texts, string(data))
+			use(path, data)
+			none = false
 		}
 	}
+	if none {
+		t.Fatal("no files", patterns)
+	}
+}
+
+// A file holds nothing of its text, whose memory the watcher uses again.
+func TestFilesHoldNothingOfTheirText(t *testing.T) {
+	texts := []string{webYAML, webJSON, "apiVersion: v1\nkind: Secret\nmetadata: {name: a, annotations: {b: " + strings.Repeat("c", 2*longestShared) + "}}\n" +
+		"type: kubernetes.io/tls\nstringData: {tls.key: plain, tls.crt: text}\ndata: {more: bW9yZQ==}\n", "apiVersion: v1\nkind: Service\nmetadata: {name: odd, namespace: other}\nspec: {ports: [{port: x, name: [y]}], nope: z}\n"}
+	eachFile(t, func(_ string, data []byte) { texts = append(texts, string(data)) },
+		"testdata/samples/*", "../../examples/*.yaml", "../../examples/*/*.yaml", "../../examples/*/*/*.yaml")
 	documents := 0
 	for _, text := range texts {
 		data := []byte(text)
