@@ -96,7 +96,7 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger) error {
 	tasks, ctx := errgroup.WithContext(ctx)
 	d := &discovery{
 		client: cfg.Client, log: log, node: cfg.Node, tasks: tasks, events: make(chan seen), wrote: make(chan writeResult), inbox: newInbox(),
-		stored: objects{map[string]bool{}, map[string]*service{}, map[string]map[string]storedSlice{}, map[string]bool{}}, ledger: ledger.New(time.Now()), providers: map[string]*asking{}, questions: map[ledger.Asked]*question{},
+		stored: newObjects(), ledger: ledger.New(time.Now()), providers: map[string]*asking{}, questions: map[ledger.Asked]*question{},
 		claims: map[string]map[ledger.Key]want{}, schedule: newSchedule(),
 	}
 	for _, p := range cfg.Providers {

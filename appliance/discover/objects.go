@@ -36,6 +36,10 @@ type objects struct {
 	leases   map[string]bool                   // the names of all providers with a Lease
 }
 
+func newObjects() objects {
+	return objects{map[string]bool{}, map[string]*service{}, map[string]map[string]storedSlice{}, map[string]bool{}}
+}
+
 // complete reports whether the objects of all kinds were listed.
 func (o *objects) complete() bool {
 	return o.listed[pathServices] && o.listed[pathSlices] && o.listed[pathLeases]
