@@ -41,7 +41,8 @@ func (r *reading) readYAML(data []byte) *refusal {
 
 // parseYAML parses YAML documents with yamlReader, or with the YAML library if yamlReader cannot parse them.
 func (r *reading) parseYAML(text []byte) (docs []parsed, err *refusal) {
-	if commentCharge*len(text)+documentCharge <= r.limits.Nodes || countStructure(text, r.limits) == nil { // no byte counts more
+	// A byte counts as commentCharge nodes at most, so a short text is within the limit.
+	if commentCharge*len(text)+documentCharge <= r.limits.Nodes || countStructure(text, r.limits) == nil {
 		if root, ok := r.yaml.read(text, r.limits); ok {
 			return []parsed{{root: root}}, nil
 		}
