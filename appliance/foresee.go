@@ -333,10 +333,8 @@ func valuesOf(svc *object.Service) (values []string) {
 	if n := svc.Spec.HealthCheckNodePort; n != 0 {
 		values = append(values, fmt.Sprintf("health-check node port %d", n))
 	}
-	for _, at := range svc.Status.LoadBalancer.Ingress {
-		if at.IP != "" {
-			values = append(values, "load balancer IP "+at.IP)
-		}
+	for _, ip := range svc.IngressIPs() {
+		values = append(values, "load balancer IP "+ip)
 	}
 	return values
 }

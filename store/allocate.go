@@ -471,11 +471,7 @@ func (c *change) reaches(t *transaction, frontends []ReservedFrontend, unknown b
 // this transaction. It is only called while values are reserved.
 func (t *transaction) backing(svc *object.Service) (addrs []netip.Addr) {
 	for _, o := range t.behind(svc, func(object.Object) bool { return true }) {
-		for _, text := range index.AddressesOf(o, svc.Spec.Selector) {
-			if addr, err := netip.ParseAddr(text); err == nil {
-				addrs = append(addrs, addr)
-			}
-		}
+		addrs = append(addrs, object.Addrs(index.AddressesOf(o, svc.Spec.Selector))...)
 	}
 	return addrs
 }

@@ -81,11 +81,7 @@ func (v values) has(one value) bool {
 func valuesOf(svc *object.Service) values {
 	var v values
 	if svc.NeedsClusterIP() && !svc.Headless() {
-		for _, text := range svc.Spec.ClusterIPs {
-			if addr, err := netip.ParseAddr(text); err == nil {
-				v.clusterIPs = append(v.clusterIPs, addr)
-			}
-		}
+		v.clusterIPs = object.Addrs(svc.Spec.ClusterIPs)
 	}
 	for _, port := range svc.Spec.Ports {
 		if port.NodePort != 0 {
@@ -96,11 +92,7 @@ func valuesOf(svc *object.Service) values {
 		v.ports = append(v.ports, alloc.Port{Protocol: object.ProtocolTCP, Number: uint16(number)})
 	}
 	if isOurLoadBalancer(svc) {
-		for _, ingress := range svc.Status.LoadBalancer.Ingress {
-			if addr, err := netip.ParseAddr(ingress.IP); err == nil {
-				v.ingress = append(v.ingress, addr)
-			}
-		}
+		v.ingress = object.Addrs(svc.IngressIPs())
 	}
 	return v
 }

@@ -382,8 +382,7 @@ func (d *diagnosis) allocated() {
 	if spec.Type != object.TypeLoadBalancer {
 		return
 	}
-	ips := object.Texts(d.Service.Status.LoadBalancer.Ingress, func(i object.LoadBalancerIngress) string { return i.IP })
-	if len(ips) > 0 {
+	if ips := d.Service.IngressIPs(); len(ips) > 0 {
 		d.good("it has the load balancer IP %s", strings.Join(ips, " and "))
 		return
 	}
@@ -499,17 +498,7 @@ func (d *diagnosis) asksNodePort() bool {
 // Addresses returns all addresses that a Service answers on: cluster IPs, external IPs, load
 // balancer IPs.
 func Addresses(svc *object.Service) []netip.Addr {
-	texts := slices.Concat(svc.Spec.ClusterIPs, svc.Spec.ExternalIPs)
-	for _, i := range svc.Status.LoadBalancer.Ingress {
-		texts = append(texts, i.IP)
-	}
-	var addrs []netip.Addr
-	for _, text := range texts {
-		if addr, err := netip.ParseAddr(text); err == nil {
-			addrs = append(addrs, addr)
-		}
-	}
-	return addrs
+	return object.Addrs(slices.Concat(svc.Spec.ClusterIPs, svc.Spec.ExternalIPs, svc.IngressIPs()))
 }
 
 // count formats a number with a noun: "1 problem", "2 problems".

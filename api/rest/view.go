@@ -263,16 +263,10 @@ func (h holders) show(key viewKey) object.Object {
 // addressesIn returns the addresses that are allocated to a Service, each once and in its canonical form.
 func addressesIn(service *object.Service) []string {
 	var all []string
-	add := func(text string) {
-		if addr, err := netip.ParseAddr(text); err == nil && !slices.Contains(all, addr.String()) {
-			all = append(all, addr.String())
+	for _, addr := range object.Addrs(slices.Concat(service.Spec.ClusterIPs, service.IngressIPs())) { // of a headless Service they are "None"
+		if text := addr.String(); !slices.Contains(all, text) {
+			all = append(all, text)
 		}
-	}
-	for _, ip := range service.Spec.ClusterIPs { // of a headless Service it is "None"
-		add(ip)
-	}
-	for _, ingress := range service.Status.LoadBalancer.Ingress {
-		add(ingress.IP)
 	}
 	return all
 }

@@ -218,11 +218,7 @@ func asked(svc *object.Service, on []netip.Addr) (ports []askedPort) {
 	}
 	var own []netip.Addr
 	if svc.Metadata.Annotations[resolve.AnnotationHostAddress] == "true" {
-		for _, text := range svc.Spec.ExternalIPs {
-			if addr, err := netip.ParseAddr(text); err == nil {
-				own = append(own, addr)
-			}
-		}
+		own = object.Addrs(svc.Spec.ExternalIPs)
 	}
 	for _, p := range svc.Spec.Ports {
 		protocol := strings.ToLower(cmp.Or(p.Protocol, object.ProtocolTCP))

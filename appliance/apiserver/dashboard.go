@@ -298,10 +298,7 @@ func addressesOf(svc *object.Service) []string {
 			addrs = append(addrs, a)
 		}
 	}
-	for _, in := range svc.Status.LoadBalancer.Ingress {
-		addrs = append(addrs, in.IP)
-	}
-	return append(addrs, svc.Spec.ExternalIPs...)
+	return slices.Concat(addrs, svc.IngressIPs(), svc.Spec.ExternalIPs)
 }
 
 // orderOf compares two Services by a column of the list, for descending order; the column "state" sorts the worst first.

@@ -339,9 +339,9 @@ func (r *Recorder) assigned() (reported []happening, upTo uint64, err error) {
 		if svc == nil || svc.Spec.LoadBalancerClass != nil && *svc.Spec.LoadBalancerClass != store.LoadBalancerClass {
 			continue // its status is another load balancer's
 		}
-		has := ingressOf(svc)
+		has := svc.IngressIPs()
 		before, _ := e.Old.(*object.Service)
-		if len(has) == 0 || before != nil && slices.Equal(has, ingressOf(before)) || !r.spend(e.Ref, r.now()) {
+		if len(has) == 0 || before != nil && slices.Equal(has, before.IngressIPs()) || !r.spend(e.Ref, r.now()) {
 			continue
 		}
 		if reported = append(reported, happening{object: e.Ref, reason: reasonAssigned, message: fmt.Sprintf("Assigned IP %q", has), normal: true}); len(reported) == assignedAtOnce {
@@ -349,15 +349,4 @@ func (r *Recorder) assigned() (reported []happening, upTo uint64, err error) {
 		}
 	}
 	return reported, upTo, nil
-}
-
-// ingressOf returns the load balancer IPs of a Service.
-func ingressOf(svc *object.Service) []string {
-	var ips []string
-	for _, ingress := range svc.Status.LoadBalancer.Ingress {
-		if ingress.IP != "" {
-			ips = append(ips, ingress.IP)
-		}
-	}
-	return ips
 }

@@ -476,14 +476,11 @@ func vipsOf(svc *object.Service) []netip.Addr {
 	}
 	texts := svc.Spec.ClusterIPs
 	if svc.Metadata.Annotations[annotationHostAddress] != "true" {
-		texts = slices.Concat(texts, svc.Spec.ExternalIPs)
-		for _, ingress := range svc.Status.LoadBalancer.Ingress {
-			texts = append(texts, ingress.IP)
-		}
+		texts = slices.Concat(texts, svc.Spec.ExternalIPs, svc.IngressIPs())
 	}
 	var addrs []netip.Addr
-	for _, text := range texts {
-		if addr, err := netip.ParseAddr(text); err == nil && !slices.Contains(addrs, addr) {
+	for _, addr := range object.Addrs(texts) {
+		if !slices.Contains(addrs, addr) {
 			addrs = append(addrs, addr)
 		}
 	}

@@ -202,12 +202,9 @@ func (p *plan) programmed(done bool) (c condition, addresses []object.GatewaySta
 	svc, _ := p.objs.Service(p.out.Service)
 	var has []string
 	if svc != nil {
-		for _, at := range svc.Status.LoadBalancer.Ingress {
-			if at.IP != "" {
-				kind := object.AddressIP
-				has = append(has, at.IP)
-				addresses = append(addresses, object.GatewayStatusAddress{Type: &kind, Value: at.IP})
-			}
+		has = svc.IngressIPs()
+		for _, ip := range has {
+			addresses = append(addresses, object.GatewayStatusAddress{Type: new(object.AddressIP), Value: ip})
 		}
 	}
 	if !done {

@@ -485,14 +485,8 @@ func addAsked(vips map[netip.Addr]bool, objects *store.Store) {
 		if svc == nil { // removed meanwhile
 			return
 		}
-		texts := slices.Concat(svc.Spec.ClusterIPs, svc.Spec.ExternalIPs)
-		for _, ingress := range svc.Status.LoadBalancer.Ingress {
-			texts = append(texts, ingress.IP)
-		}
-		for _, text := range texts {
-			if addr, err := netip.ParseAddr(text); err == nil {
-				vips[addr] = true
-			}
+		for _, addr := range object.Addrs(slices.Concat(svc.Spec.ClusterIPs, svc.Spec.ExternalIPs, svc.IngressIPs())) {
+			vips[addr] = true
 		}
 	}
 	for _, key := range objects.Services() {

@@ -114,9 +114,7 @@ func (r *resolver) mayHave(addr netip.Addr) (is bool, known string) {
 	for _, asked := range annotation.Addresses(svc.Metadata.Annotations) {
 		balancers = append(balancers, asked.Text)
 	}
-	for _, in := range svc.Status.LoadBalancer.Ingress {
-		balancers = append(balancers, in.IP)
-	}
+	balancers = append(balancers, svc.IngressIPs()...)
 	if svc.Spec.Type != object.TypeLoadBalancer {
 		balancers = nil
 	}

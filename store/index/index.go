@@ -242,10 +242,7 @@ func ServiceKey(o object.Object) string {
 func AddressesOf(o object.Object, selector map[string]string) (texts []string) {
 	switch o := o.(type) {
 	case *object.Service:
-		texts = slices.Concat([]string{o.Spec.LoadBalancerIP}, o.Spec.ClusterIPs, o.Spec.ExternalIPs)
-		for _, ingress := range o.Status.LoadBalancer.Ingress {
-			texts = append(texts, ingress.IP)
-		}
+		texts = slices.Concat([]string{o.Spec.LoadBalancerIP}, o.Spec.ClusterIPs, o.Spec.ExternalIPs, o.IngressIPs())
 	case *object.EndpointSlice:
 		for _, e := range o.Endpoints {
 			texts = append(texts, e.Addresses...)
@@ -277,13 +274,7 @@ func ExternalIPs(svc *object.Service) []netip.Addr {
 	if svc == nil || len(svc.Spec.ExternalIPs) == 0 || svc.Headless() || !svc.NeedsClusterIP() {
 		return nil
 	}
-	var addrs []netip.Addr
-	for _, text := range svc.Spec.ExternalIPs {
-		if addr, err := netip.ParseAddr(text); err == nil {
-			addrs = append(addrs, addr)
-		}
-	}
-	return addrs
+	return object.Addrs(svc.Spec.ExternalIPs)
 }
 
 // EndpointsAt returns the "namespace/name" of the Services with an endpoint at an address, possibly with duplicates. of returns the EndpointSlices of

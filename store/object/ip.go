@@ -26,6 +26,28 @@ func (s set) add(values ...string) {
 	}
 }
 
+// Addrs returns the addresses that texts have. It leaves out a text that is no address.
+func Addrs(texts []string) []netip.Addr {
+	var addrs []netip.Addr
+	for _, text := range texts {
+		if addr, err := netip.ParseAddr(text); err == nil {
+			addrs = append(addrs, addr)
+		}
+	}
+	return addrs
+}
+
+// IngressIPs returns the load balancer IPs of a Service: those in its status.
+func (s *Service) IngressIPs() []string {
+	var ips []string
+	for _, ingress := range s.Status.LoadBalancer.Ingress {
+		if ingress.IP != "" {
+			ips = append(ips, ingress.IP)
+		}
+	}
+	return ips
+}
+
 // parseLegacyIP parses an address as Kubernetes did before StrictIPCIDRValidation
 // (1.36): leading zeros of decimal octets are ignored, and an IPv4-mapped IPv6 address
 // is the IPv4 address. Zones are invalid.

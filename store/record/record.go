@@ -249,13 +249,7 @@ func SinceNow(before *Record, next object.Object, revision uint64) Since {
 
 // asks returns the keys, for Since, of the ports and ranges that a Service asks for on load balancer IPs and external IPs.
 func asks(svc *object.Service) (keys []string) {
-	addrs := index.ExternalIPs(svc)
-	for _, ingress := range svc.Status.LoadBalancer.Ingress {
-		if addr, err := netip.ParseAddr(ingress.IP); err == nil {
-			addrs = append(addrs, addr)
-		}
-	}
-	for _, addr := range addrs {
+	for _, addr := range append(index.ExternalIPs(svc), object.Addrs(svc.IngressIPs())...) {
 		for _, port := range svc.Spec.Ports {
 			keys = append(keys, askKey(port.Protocol, netip.AddrPortFrom(addr, uint16(port.Port))))
 		}

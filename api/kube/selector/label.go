@@ -442,11 +442,7 @@ func valuesOf(o object.Object, field string) (values []string) {
 	case *object.Service:
 		switch field {
 		case FieldAddress:
-			values = slices.Concat(o.Spec.ClusterIPs, o.Spec.ExternalIPs)
-			for _, i := range o.Status.LoadBalancer.Ingress {
-				values = append(values, i.IP)
-			}
-			return canonical(values)
+			return canonical(slices.Concat(o.Spec.ClusterIPs, o.Spec.ExternalIPs, o.IngressIPs()))
 		case FieldNodePort:
 			for _, p := range o.Spec.Ports {
 				values = append(values, strconv.Itoa(int(p.NodePort)))

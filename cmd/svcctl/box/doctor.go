@@ -64,13 +64,8 @@ func runDoctor(ctx context.Context, env *cli.Env, v *cli.Verb, _ []string) error
 		d.Findings = slices.Concat(d.Findings, heldFindings(status), fleetFindings(status.Fleet))
 		if all, err := client.Call(ctx, c, wire.GetAnnouncements, wire.None{}); err == nil {
 			d.Findings = append(d.Findings, announcingFindings(env, all, status.Problems, boxNetworks())...)
-			var vips []netip.Addr
-			for i := range all.Items {
-				if addr, err := netip.ParseAddr(all.Items[i].Address); err == nil {
-					vips = append(vips, addr)
-				}
-			}
-			d.Findings = append(d.Findings, env.Uplinks(vips))
+			vips := object.Texts(all.Items, func(a wire.Announcement) string { return a.Address })
+			d.Findings = append(d.Findings, env.Uplinks(object.Addrs(vips)))
 		}
 	}
 	if seen, err := twoLooks(ctx, c); err == nil { // what cannot be counted is no finding

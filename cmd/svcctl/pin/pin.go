@@ -144,12 +144,7 @@ func (p *File) service(node, meta *yaml.Node, svc *object.Service) (values []str
 // ingress adds an edit for the load balancer IPs that no annotation requests: one is written to spec.loadBalancerIP, two to the annotation with the
 // key annotation.LoadBalancerIPs.
 func (p *File) ingress(spec, meta *yaml.Node, svc *object.Service, has func(*yaml.Node, string) bool, set func(*yaml.Node, string, string)) {
-	var ips []string
-	for _, ingress := range svc.Status.LoadBalancer.Ingress {
-		if ingress.IP != "" {
-			ips = append(ips, ingress.IP)
-		}
-	}
+	ips := svc.IngressIPs()
 	annotations := yamlField(meta, "annotations")
 	for _, a := range annotation.Addresses(svc.Metadata.Annotations) {
 		ips = slices.DeleteFunc(ips, func(ip string) bool { return ip == strings.TrimSpace(a.Text) })
