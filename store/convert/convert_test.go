@@ -2,6 +2,7 @@ package convert
 
 import (
 	"flag"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -108,6 +109,7 @@ func TestNotUnderstood(t *testing.T) {
 		{Keepalived, strings.Replace(good, "10.1.2.11", "0.0.0.0", 1), "line 3: 0.0.0.0 cannot be the address"},
 		{IPVS, "-A -t 224.0.0.1:80 -s rr\n", "line 1: 224.0.0.1 cannot be the address"},
 		{IPVS, "-C\n", `line 1: "-C" is no line of`},
+		{IPVS, "ipvsadm -A -t 192.0.2.1:80\nipvsadm -C\n", `line 2: "-C" is no line of`},
 		{IPVS, "-A -t\n", "line 1: -t needs a value"},
 		{HAProxy, "bind :80\n" + tcp, `line 1: "bind" is not understood outside of a section`},
 		{HAProxy, ".if feature(QUIC)\n" + tcp, "line 1: .if: conditions are not followed"},
@@ -116,6 +118,10 @@ func TestNotUnderstood(t *testing.T) {
 		{HAProxy, strings.Replace(tcp, "check", "check inter soon", 1), `line 3: "soon" is no time`},
 		{HAProxy, strings.Replace(tcp, "check", "check weight 300", 1), `line 3: the weight "300" is no number from 0 to 256`},
 		{HAProxy, strings.Replace(tcp, ":80", ":web", 1), `line 2: "web" is no port`},
+		{HAProxy, strings.Replace(tcp, "11:80", "11:+65500", 1), `line 3: server a: "+65500" leads from port 80 to none`},
+		{HAProxy, strings.Replace(tcp, "11:80", "11:-80", 1), `line 3: server a: "-80" leads from port 80 to none`},
+		{HAProxy, strings.Replace(tcp, "11:80", "11:+x", 1), `line 3: server a: "+x" is no port`},
+		{HAProxy, strings.Replace(tcp, ":80", ":80-70", 1), `line 2: "80-70" is no port`},
 		{HAProxy, tcp + "listen x\n", "line 4: there is listen x in line 1 already"},
 		{HAProxy, tcp + "frontend y\n bind :81\n default_backend z\n", "line 6: there is no backend z"},
 		{HAProxy, tcp + "frontend \"y\n", "line 4: a quote is not closed"},
@@ -149,6 +155,43 @@ func TestServerOfTheBox(t *testing.T) {
 	}
 	if servers := imported.Virtuals[0].Servers; !told || len(servers) != 1 || servers[0].Addr.String() != "10.1.2.11" {
 		t.Errorf("losses %v, servers %v", imported.AllLosses(), servers)
+	}
+}
+
+// TestPortsByDistance: the port of a HAProxy server may be a distance from the port that the client connected to.
+func TestPortsByDistance(t *testing.T) {
+	imported, err := HAProxy("listen x\n mode tcp\n bind 192.0.2.1:80-82\n bind 192.0.2.1:443,192.0.2.1:9000-9999\n server a 10.1.2.11:+8000\n server b 10.1.2.12:-10\n server c 10.1.2.13\n server d [2001:db8::1]:+0\n", Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, o := range imported.Virtuals[0].Objects() {
+		if slice, is := o.(*object.EndpointSlice); is {
+			text := ""
+			for _, e := range slice.Endpoints {
+				text += e.Addresses[0]
+			}
+			for _, p := range slice.Ports {
+				text += fmt.Sprint(" ", *p.Name, "=", *p.Port)
+			}
+			got = append(got, text)
+		}
+	}
+	want := "10.1.2.12 tcp-80=70 tcp-81=71 tcp-82=72 tcp-443=433\n10.1.2.13 tcp-80=80 tcp-81=81 tcp-82=82 tcp-443=443\n10.1.2.11 tcp-80=8080 tcp-81=8081 tcp-82=8082 tcp-443=8443\n" +
+		"2001:db8::1 tcp-80=80 tcp-81=81 tcp-82=82 tcp-443=443"
+	if text := strings.Join(got, "\n"); text != want {
+		t.Errorf("got\n%s\nwant\n%s", text, want)
+	}
+	if losses := fmt.Sprint(imported.AllLosses()); !strings.Contains(losses, "line 4: bind 192.0.2.1:9000-9999 has more than 100 ports: it is left out") {
+		t.Error(losses)
+	}
+}
+
+// TestScriptOfIpvsadm: a script of ipvsadm commands is read like the output of ipvsadm -S -n.
+func TestScriptOfIpvsadm(t *testing.T) {
+	imported, err := IPVS("#!/bin/sh\nipvsadm -C\nipvsadm -A -t 192.0.2.1:80 -s rr\n/sbin/ipvsadm -a -t 192.0.2.1:80 -r 10.1.2.11:80 -m\n  -a -t 192.0.2.1:80 -r 10.1.2.12:80 -m\n", Options{})
+	if err != nil || len(imported.Virtuals) != 1 || len(imported.Virtuals[0].Servers) != 2 {
+		t.Error(imported, err)
 	}
 }
 

@@ -158,7 +158,7 @@ func (r *haproxy) front(p *proxy) {
 		return
 	}
 	back.used = true
-	b := &haproxyBackend{haproxy: r, v: v, p: back, front: p}
+	b := &haproxyBackend{haproxy: r, v: v, p: back, front: p, binds: binds}
 	b.read()
 	if p != back {
 		r.frontLosses(p, v)
@@ -326,14 +326,14 @@ func (r *haproxy) bind(line int, v *Virtual, text string) (list []netip.AddrPort
 		}
 		addrs = []netip.Addr{addr}
 	}
-	first, last, isRange := strings.Cut(text[i+1:], "-")
-	from, err := ParsePort(first)
-	to := from
-	if err == nil && isRange {
-		to, err = ParsePort(last)
-	}
-	if err != nil || to < from || to-from > 99 {
-		r.fail(line, "%q is no port, and no range of at most 100", text[i+1:])
+	const most = 100 // ports of a Service
+	from, to, err := parsePorts(text[i+1:])
+	switch {
+	case err != nil:
+		r.fail(line, "%q is no port, and no range of ports", text[i+1:])
+		return nil
+	case to-from >= most:
+		r.lose(v, line, "bind %s has more than %d ports: it is left out; svcctl.io/port-ranges serves a range whose servers have the same ports", text, most)
 		return nil
 	}
 	for port := int(from); port <= int(to); port++ {

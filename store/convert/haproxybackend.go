@@ -3,6 +3,7 @@ package convert
 import (
 	"cmp"
 	"fmt"
+	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
@@ -43,6 +44,7 @@ type haproxyBackend struct {
 	p *proxy
 	// front is the proxy that clients connect to, which may be p.
 	front *proxy
+	binds []netip.AddrPort // that front listens on
 
 	haproxyCheck
 	idles      map[string]haproxyTimeout // timeout statements, by client, server or tunnel

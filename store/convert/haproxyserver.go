@@ -75,8 +75,8 @@ func (b *haproxyBackend) server(l haproxyLine) {
 		b.errs = append(b.errs, &Error{Line: l.line, Text: fmt.Sprintf("server %s: %q is no address: it is a name, which --resolve looks up once", name, host), Name: host})
 		return
 	}
-	if err == nil && port != "" {
-		s.Port, err = ParsePort(port)
+	if err == nil {
+		err = b.portOf(&s.Server, port)
 	}
 	if err != nil {
 		b.fail(l.line, "server %s: %v", name, err)
@@ -108,6 +108,25 @@ func (b *haproxyBackend) server(l haproxyLine) {
 	}
 	b.v.Servers = append(b.v.Servers, s.Server)
 	b.checks = append(b.checks, checked{s.Server, l.line, b.checkOf(&s, l.line)})
+}
+
+// portOf sets the port of a server, which may be relative to the port that the client connected to, such as +80.
+func (b *haproxyBackend) portOf(s *Server, text string) (err error) {
+	distance, err := strconv.ParseInt(text, 10, 17)
+	switch isRelative := strings.ContainsAny(text, "+-"); {
+	case text == "":
+		return nil
+	case !isRelative || err != nil:
+		s.Port, err = ParsePort(text)
+		return err
+	}
+	s.Offset = int32(distance)
+	for _, bind := range b.binds {
+		if port := int32(bind.Port()) + s.Offset; port < 1 || port > 65535 {
+			return fmt.Errorf("%q leads from port %d to none: want ports from 1 to 65535", text, bind.Port())
+		}
+	}
+	return nil
 }
 
 // isName reports whether a text can be a host name: letters, digits, and - . _, at least one of them a letter.

@@ -2,6 +2,7 @@ package convert
 
 import (
 	"net/netip"
+	"path"
 	"strconv"
 	"strings"
 
@@ -11,21 +12,26 @@ import (
 // directText is the text of the loss for servers in direct routing or tunnel mode. svcctl translates their packets (NAT) instead.
 const directText = "direct routing and tunnels have no counterpart: packets are translated, servers see the box's address as the client and answer through it"
 
-// IPVS reads the output of `ipvsadm -S -n` and converts its virtual services.
+// IPVS reads the output of `ipvsadm -S -n`, or a script of ipvsadm commands that add the same, and converts its virtual services.
 func IPVS(text string, options Options) (*Imported, error) {
 	r := &ipvs{reading: reading{options: options}, virtuals: map[string]*Virtual{}, lost: map[string]bool{}}
 	line := 0
 	for l := range strings.Lines(text) {
 		line++
 		words := strings.Fields(l)
+		isCommand := len(words) > 1 && path.Base(words[0]) == "ipvsadm"
+		if isCommand {
+			words = words[1:]
+		}
 		if len(words) == 0 || strings.HasPrefix(words[0], "#") {
 			continue
 		}
-		switch words[0] {
-		case "-A", "--add-service":
+		switch option := words[0]; {
+		case option == "-A" || option == "--add-service":
 			r.service(line, words[1:])
-		case "-a", "--add-server":
+		case option == "-a" || option == "--add-server":
 			r.server(line, words[1:])
+		case isCommand && (option == "-C" || option == "--clear") && len(r.virtuals)+len(r.lost) == 0: // as a script begins
 		default:
 			r.fail(line, "%q is no line of `ipvsadm -S -n`: it begins with -A or -a", words[0])
 		}

@@ -323,14 +323,9 @@ func (r *nftlb) frontend(v *Virtual, of value, address string, ports value, prot
 	}
 	front := nftlbFrontend{addr: addr}
 	for part := range strings.SplitSeq(text, ",") {
-		first, last, isRange := strings.Cut(strings.TrimSpace(part), "-")
-		from, err := ParsePort(first)
-		to := from
-		if err == nil && isRange {
-			to, err = ParsePort(last)
-		}
+		from, to, err := parsePorts(strings.TrimSpace(part))
 		switch {
-		case err != nil || to < from:
+		case err != nil:
 			r.fail(ports.line(), "%q is no port and no range of ports", part)
 			return nil
 		case int(to-from)+1+len(front.ports) > mostNFTLBPorts:

@@ -448,6 +448,19 @@ func ParsePort(text string) (uint16, error) {
 	return uint16(n), nil
 }
 
+// parsePorts reads FIRST[-LAST].
+func parsePorts(text string) (from, to uint16, err error) {
+	first, last, isRange := strings.Cut(text, "-")
+	from, err = ParsePort(first)
+	if to = from; err == nil && isRange {
+		to, err = ParsePort(last)
+	}
+	if err == nil && to < from {
+		err = fmt.Errorf("%q ends before it begins", text)
+	}
+	return from, to, err
+}
+
 // parseAddr reads an address without zone.
 func parseAddr(text string) (netip.Addr, error) {
 	addr, err := netip.ParseAddr(strings.TrimSuffix(strings.TrimPrefix(text, "["), "]"))

@@ -48,6 +48,7 @@ type Port struct {
 type Server struct {
 	Addr     netip.Addr
 	Port     uint16 // 0: the Target of each Port
+	Offset   int32  // the distance of its ports from those that clients connect to; 0 if Port or Target is set
 	Weight   uint16 // 1 is the default
 	Priority uint8  // servers with priority 0 are used first
 }
@@ -159,7 +160,9 @@ func (v *Virtual) portName(p Port) string {
 }
 
 // port returns the port on which the server receives connections that clients make to p.
-func (s Server) port(p Port) uint16 { return cmp.Or(s.Port, p.Target, p.Port) }
+func (s Server) port(p Port) uint16 {
+	return cmp.Or(s.Port, p.Target, uint16(int32(p.Port)+s.Offset))
+}
 
 // weightsByAddress returns the weights of servers by address; nil if servers with one address have different weights.
 func (v *Virtual) weightsByAddress() map[netip.Addr]uint16 {
@@ -189,10 +192,8 @@ func weightsText(weights map[netip.Addr]uint16) string {
 
 // A sliceKey has the properties that all servers of one EndpointSlice have in common.
 type sliceKey struct {
-	family   string // object.IPv4 or object.IPv6
-	priority uint8
-	weight   uint16 // the weight of the servers; 0 if the Service has the weights
-	port     uint16
+	family string // object.IPv4 or object.IPv6
+	Server        // without Addr, and with Weight 0 if the Service has the weights
 }
 
 // slices returns the EndpointSlices, sorted by family, priority, falling weight, and port. If weighed is set, an annotation of the
@@ -200,16 +201,16 @@ type sliceKey struct {
 func (v *Virtual) slices(weighed bool) []*object.EndpointSlice {
 	servers := map[sliceKey][]Server{}
 	for _, s := range v.Servers {
-		key := sliceKey{family: object.FamilyOf(s.Addr), priority: s.Priority, port: s.Port}
-		if !weighed {
-			key.weight = s.Weight
+		key := sliceKey{object.FamilyOf(s.Addr), s}
+		if key.Addr = (netip.Addr{}); weighed {
+			key.Weight = 0
 		}
 		if !slices.ContainsFunc(servers[key], func(o Server) bool { return o.Addr == s.Addr }) {
 			servers[key] = append(servers[key], s)
 		}
 	}
 	keys := slices.SortedFunc(maps.Keys(servers), func(a, b sliceKey) int {
-		return cmp.Or(cmp.Compare(a.family, b.family), cmp.Compare(a.priority, b.priority), -cmp.Compare(a.weight, b.weight), cmp.Compare(a.port, b.port))
+		return cmp.Or(cmp.Compare(a.family, b.family), cmp.Compare(a.Priority, b.Priority), -cmp.Compare(a.Weight, b.Weight), cmp.Compare(a.Port, b.Port), cmp.Compare(a.Offset, b.Offset))
 	})
 	var list []*object.EndpointSlice
 	names := map[string]int{}
@@ -227,14 +228,14 @@ func (v *Virtual) slices(weighed bool) []*object.EndpointSlice {
 		if n := names[key.family]; n > 1 {
 			slice.Metadata.Name += "-" + strconv.Itoa(n)
 		}
-		if key.priority > 0 {
-			slice.Metadata.Annotations[object.AnnotationPriority] = strconv.Itoa(int(key.priority))
+		if key.Priority > 0 {
+			slice.Metadata.Annotations[object.AnnotationPriority] = strconv.Itoa(int(key.Priority))
 		}
-		if !weighed && key.weight != 1 {
-			slice.Metadata.Annotations[object.AnnotationWeight] = strconv.Itoa(int(key.weight))
+		if !weighed && key.Weight != 1 {
+			slice.Metadata.Annotations[object.AnnotationWeight] = strconv.Itoa(int(key.Weight))
 		}
 		for _, p := range v.Ports {
-			slice.Ports = append(slice.Ports, v.slicePort(p, servers[key][0]))
+			slice.Ports = append(slice.Ports, v.slicePort(p, key.Server))
 		}
 		for _, s := range servers[key] {
 			slice.Endpoints = append(slice.Endpoints, object.Endpoint{Addresses: []string{s.Addr.String()}})
