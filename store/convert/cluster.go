@@ -22,7 +22,9 @@ func Cluster(text string, options Options) (*Imported, error) {
 	if file.Err != nil {
 		return nil, &Error{Line: max(file.Err.Line, 1), Text: file.Err.Message}
 	}
-	configured := r.metallbConfig(text)
+	mappings := mappingsOf(text)
+	configured := r.metallbConfig(mappings)
+	convertSlices(file, mappings)
 	for _, p := range file.Problems {
 		if configured && p.Object.Kind == object.KindConfigMap && p.Reason == manifest.ReasonNotServed {
 			continue
@@ -55,6 +57,46 @@ func Cluster(text string, options Options) (*Imported, error) {
 	}
 	r.namespaces()
 	return r.result()
+}
+
+// mappingsOf returns the documents of a text and the items of its lists.
+func mappingsOf(text string) (mappings []value) {
+	docs, _ := lenient(text, func(int, string) {}) // Decode names an error
+	for _, d := range docs {
+		mappings = append(mappings, d)
+		mappings = append(mappings, d.get("items").items()...)
+	}
+	return mappings
+}
+
+// convertSlices adds the EndpointSlices of discovery.k8s.io/v1beta1 to the documents of a file, as those of v1: the topology of an endpoint has
+// labels of its node. One that cannot be an EndpointSlice of v1 stays among the problems.
+func convertSlices(file *manifest.File, mappings []value) {
+	for _, m := range mappings {
+		if m.get("kind").text() != object.KindEndpointSlice || m.get("apiVersion").text() != "discovery.k8s.io/v1beta1" {
+			continue
+		}
+		m.data.(map[string]any)["apiVersion"] = "discovery.k8s.io/v1"
+		for _, e := range m.get("endpoints").items() {
+			if zone := e.get("topology").get("topology.kubernetes.io/zone").text(); zone != "" {
+				e.data.(map[string]any)["zone"] = zone
+			}
+			if fields, is := e.data.(map[string]any); is {
+				delete(fields, "topology")
+			}
+		}
+		text, err := json.Marshal(m.data)
+		converted := manifest.Decode("cluster.json", text, manifest.DefaultLimits())
+		if err != nil || len(converted.Documents) != 1 {
+			continue
+		}
+		converted.Documents[0].Line = m.line()
+		file.Documents = append(file.Documents, converted.Documents[0])
+		file.Problems = slices.DeleteFunc(file.Problems, func(p manifest.Problem) bool {
+			return p.Reason == manifest.ReasonUnsupportedVersion && p.Line == m.get("apiVersion").line() && p.Object.Name == converted.Documents[0].Object.GetMeta().Name
+		})
+	}
+	slices.SortStableFunc(file.Documents, func(a, b manifest.Document) int { return cmp.Compare(a.Line, b.Line) })
 }
 
 // namespaces puts missing Namespace objects in front of the imported objects: apply refuses an object without its Namespace.
@@ -111,7 +153,7 @@ type Kept struct {
 func (r *cluster) problem(p manifest.Problem) {
 	switch line := max(p.Line, 1); {
 	case p.Reason == manifest.ReasonNotServed && p.Object.Kind == object.KindNamespace: // those of the objects are written anyway
-	case p.Reason == manifest.ReasonNotServed:
+	case p.Reason == manifest.ReasonNotServed, p.Reason == manifest.ReasonUnsupportedVersion:
 		r.unserved++
 		r.lose(nil, line, "%s %s is left out: %s", p.Object.Kind, p.Object.Name, strings.TrimSuffix(p.Message, "; the document is ignored"))
 	case p.Warning:
@@ -369,18 +411,9 @@ var (
 		"keepalive-time": "keepaliveTime", "router-id": "routerID", "password": "password", "ebgp-multihop": "ebgpMultiHop", "bfd-profile": "bfdProfile", "node-selectors": "nodeSelectors"}
 )
 
-// metallbConfig converts a ConfigMap of MetalLB to pools, advertisements and peers. It reports whether the text contains such a ConfigMap.
-func (r *cluster) metallbConfig(text string) (found bool) {
-	docs, err := lenient(text, func(int, string) {})
-	if err != nil {
-		return false // Decode names it
-	}
-	var maps []value
-	for _, d := range docs {
-		maps = append(maps, d)
-		maps = append(maps, d.get("items").items()...)
-	}
-	for _, m := range maps {
+// metallbConfig converts ConfigMaps of MetalLB to pools, advertisements and peers. It reports whether there is such a ConfigMap.
+func (r *cluster) metallbConfig(mappings []value) (found bool) {
+	for _, m := range mappings {
 		config := m.get("data").get("config")
 		if m.get("kind").text() != "ConfigMap" || !strings.Contains(config.text(), "address-pools") {
 			continue

@@ -195,6 +195,17 @@ func TestScriptOfIpvsadm(t *testing.T) {
 	}
 }
 
+// TestBothLoadBalancerIPs: a Service of two families keeps both load balancer IPs of its status.
+func TestBothLoadBalancerIPs(t *testing.T) {
+	imported, err := Cluster("apiVersion: v1\nkind: Service\nmetadata: {name: web}\nspec: {type: LoadBalancer, ports: [{port: 80}]}\nstatus: {loadBalancer: {ingress: [{ip: 192.0.2.7}, {hostname: x}, {ip: \"2001:db8::7\"}]}}\n", Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := imported.Kept[0].Object.GetMeta().Annotations[annotationLoadBalancerIPs]; got != "192.0.2.7,2001:db8::7" {
+		t.Errorf("the load balancer IPs are %q", got)
+	}
+}
+
 // FuzzSources: no text makes a source fall over, and what is imported is a valid manifest.
 func FuzzSources(f *testing.F) {
 	files, _ := filepath.Glob("testdata/*")
@@ -221,4 +232,46 @@ func FuzzSources(f *testing.F) {
 			wellFormed(t, name, manifests)
 		}
 	})
+}
+
+// TestOlderVersions: an EndpointSlice of discovery.k8s.io/v1beta1 is converted where it can be, what else has a version that is not served is left
+// out and named, and the rest is imported.
+func TestOlderVersions(t *testing.T) {
+	const (
+		service = "apiVersion: v1\nkind: Service\nmetadata: {name: web, namespace: a}\nspec: {type: LoadBalancer, ports: [{port: 80}]}\n"
+		head    = "---\napiVersion: discovery.k8s.io/%s\nkind: EndpointSlice\nmetadata: {name: web-%s, namespace: a, labels: {kubernetes.io/service-name: web}}\naddressType: IPv4\nports: [{port: 80}]\n"
+		beta    = "endpoints: [{addresses: [10.1.2.11], conditions: {ready: false}, topology: {kubernetes.io/hostname: n1, topology.kubernetes.io/zone: z1}}, {addresses: [10.1.2.12]}]\n"
+		wrong   = "endpoints: [{addresses: [10.1.2.13], topology: {topology.kubernetes.io/zone: z1}, conditions: 7}]\n"
+	)
+	text := service + fmt.Sprintf(head, "v1beta1", "1") + beta + fmt.Sprintf(head, "v1alpha1", "2") + beta + fmt.Sprintf(head, "v1beta1", "3") + wrong + fmt.Sprintf(head, "v1", "4") + "endpoints: [{addresses: [10.1.2.14]}]\n"
+	imported, err := Cluster(text, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := imported.YAML()
+	if err != nil {
+		t.Fatal(err)
+	}
+	wellFormed(t, "older", got)
+	var names []string
+	for _, k := range imported.Kept {
+		names = append(names, k.Object.GetMeta().Name)
+		if slice, is := k.Object.(*object.EndpointSlice); is && slice.Metadata.Name == "web-1" {
+			e := slice.Endpoints[0]
+			if len(slice.Endpoints) != 2 || e.Zone == nil || *e.Zone != "z1" || e.Conditions.Ready == nil || *e.Conditions.Ready || slice.APIVersion != "discovery.k8s.io/v1" {
+				t.Errorf("the slice of v1beta1 became %+v", slice)
+			}
+		}
+	}
+	if strings.Join(names, " ") != "a web web-1 web-4" {
+		t.Errorf("imported are %v", names)
+	}
+	for _, want := range []string{"EndpointSlice web-2 is left out: Unsupported value: \"discovery.k8s.io/v1alpha1\"", "line 20: EndpointSlice web-3 is left out: Unsupported value: \"discovery.k8s.io/v1beta1\""} {
+		if all := fmt.Sprint(imported.AllLosses()); !strings.Contains(all, want) {
+			t.Errorf("%q is missing in %s", want, all)
+		}
+	}
+	if imported.Summary() != "1 of 1 Service imported" {
+		t.Error(imported.Summary())
+	}
 }

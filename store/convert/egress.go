@@ -66,10 +66,8 @@ func balancerIPs(s *object.Service) (ips []string) {
 			ips = append(ips, asked.Text)
 		}
 	}
-	for _, in := range s.Status.LoadBalancer.Ingress {
-		if len(ips) == 0 && in.IP != "" {
-			ips = append(ips, in.IP)
-		}
+	if len(ips) == 0 {
+		return s.IngressIPs()
 	}
 	return ips
 }
