@@ -80,6 +80,9 @@ func relayConflicts(s *Service) (errs Errors) {
 // asksRelay reports whether an annotation asks for a feature of the TCP relay. what names the feature for a message ("there is TLS"), and is "" if
 // the annotation asks for none. forAll is set if the annotation applies to all ports.
 func asksRelay(key, value string) (what string, forAll bool) {
+	if !strings.HasPrefix(key, "svcctl.io/") {
+		return "", false // such as the last-applied one, which is long
+	}
 	value = strings.ToLower(strings.TrimSpace(value))
 	switch is := func(of string) bool { return key == of || strings.HasPrefix(key, of+".") }; {
 	case value == "" || value == "none":

@@ -1,6 +1,9 @@
 package object
 
-import "testing"
+import (
+	"strings"
+	"testing"
+)
 
 func TestRelayedAnnotationsAreChecked(t *testing.T) {
 	svc := func(protocols []string, annotations ...string) *Service {
@@ -47,4 +50,12 @@ func TestRelayedAnnotationsAreChecked(t *testing.T) {
 	wantTexts(t, checkRelayed(svc(udp, AnnotationProxyProtocol, "v2"), was))
 	wantTexts(t, checkRelayed(svc(udp, AnnotationProxyProtocol, "v2"), svc(mixed, AnnotationProxyProtocol, "v2")),
 		`metadata.annotations[svcctl.io/proxy-protocol]: Invalid value: "v2": `+header)
+}
+
+// TestAnnotationsOfOthersCostNothing: an annotation that cannot ask for a relay, such as the long one of kubectl apply, is not copied.
+func TestAnnotationsOfOthersCostNothing(t *testing.T) {
+	long := strings.Repeat(`{"apiVersion":"v1","kind":"Service"}`, 100)
+	if n := testing.AllocsPerRun(10, func() { asksRelay(AnnotationLastApplied, long) }); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
 }
