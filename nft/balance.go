@@ -500,7 +500,7 @@ func (sp *ServicePort) turns(pool Pool) *table {
 	sum, divisor := 0, 0
 	for _, w := range weights {
 		sum += int(w)
-		divisor = gcd(divisor, int(w))
+		divisor = GCD(divisor, int(w))
 	}
 	order := smooth(quotas(weights, ids, min(sum/divisor, max(maxTurns, len(ids)))))
 	if sp.Refused[pool] > 0 { // as in assign, by the turn that the round begins with

@@ -389,7 +389,8 @@ func mix(x uint64) uint64 {
 	return x ^ x>>31
 }
 
-func gcd(a, b int) int {
+// GCD returns the greatest common divisor of two numbers.
+func GCD[T int | uint64](a, b T) T {
 	for b != 0 {
 		a, b = b, a%b
 	}

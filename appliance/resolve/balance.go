@@ -461,7 +461,7 @@ func divide(backends []backend, pool nft.Pool) (weights map[netip.AddrPort]uint1
 			sums[i] += uint64(b.all[at].weight)
 		}
 		if list = append(list, nft.Backend{Name: b.name, Share: b.share, Weights: of}); sums[i] > 0 {
-			parts = min(maxParts, parts/gcd(parts, sums[i])*sums[i])
+			parts = min(maxParts, parts/nft.GCD(parts, sums[i])*sums[i])
 		}
 	}
 	left, of := uint64(0), map[netip.AddrPort]uint64{}
@@ -475,7 +475,7 @@ func divide(backends []backend, pool nft.Pool) (weights map[netip.AddrPort]uint1
 	}
 	divisor, most := left, left
 	for _, n := range of {
-		divisor, most = gcd(divisor, n), max(most, n)
+		divisor, most = nft.GCD(divisor, n), max(most, n)
 	}
 	scaled := func(n uint64) uint16 {
 		if n == 0 || most/divisor <= math.MaxUint16 {
@@ -502,13 +502,6 @@ func once[T comparable](list []T) []T {
 		seen[v] = true
 		return was
 	})
-}
-
-func gcd(a, b uint64) uint64 {
-	for b != 0 {
-		a, b = b, a%b
-	}
-	return a
 }
 
 // reportShares reports an error if the share of a backend of a port is refused because the backend has no usable endpoint, while another one has.

@@ -253,15 +253,14 @@ func (t *Type) Field(name string) (*Field, bool) {
 }
 
 // Child returns the type of a field of a Structure, or of the values of a Map; nil if
-// there is none.
+// there is none, or t is nil.
 func (t *Type) Child(name string) *Type {
-	switch t.Form {
-	case Structure:
-		if f, ok := t.fields[name]; ok {
-			return f.Type
-		}
-	case Map:
+	switch {
+	case t == nil:
+	case t.Form == Map:
 		return t.Elem
+	case t.fields[name] != nil: // of a Structure
+		return t.fields[name].Type
 	}
 	return nil
 }

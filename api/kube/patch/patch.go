@@ -215,7 +215,7 @@ func mergeObject(live, patch map[string]any, t *schema.Type) map[string]any {
 	keys := slices.Sorted(maps.Keys(patch))
 	for _, key := range keys {
 		if name, ok := strings.CutPrefix(key, setOrder); ok {
-			mergeOrdered(live, patch, name, childOf(t, name))
+			mergeOrdered(live, patch, name, t.Child(name))
 		}
 	}
 	for _, key := range keys {
@@ -224,7 +224,7 @@ func mergeObject(live, patch map[string]any, t *schema.Type) map[string]any {
 		case isDirective(key):
 			checkDirective(key)
 		default:
-			mergeField(live, key, value, childOf(t, key))
+			mergeField(live, key, value, t.Child(key))
 		}
 	}
 	for _, key := range keys {
@@ -233,13 +233,6 @@ func mergeObject(live, patch map[string]any, t *schema.Type) map[string]any {
 		}
 	}
 	return live
-}
-
-func childOf(t *schema.Type, name string) *schema.Type {
-	if t == nil {
-		return nil
-	}
-	return t.Child(name)
 }
 
 // isDirective reports whether a key is a directive.

@@ -78,7 +78,7 @@ func (p *Page) tree(name string, value any, t *schema.Type, depth int) {
 	case map[string]any:
 		fmt.Fprintf(p, "%s%s:\n", indent, name)
 		for _, key := range slices.Sorted(maps.Keys(v)) {
-			p.tree(keyTitle(t, key), v[key], childType(t, key), depth+1)
+			p.tree(keyTitle(t, key), v[key], t.Child(key), depth+1)
 		}
 	case []any:
 		fmt.Fprintf(p, "%s%s:\n", indent, name)
@@ -115,7 +115,7 @@ func (p *Page) item(item any, t *schema.Type, indent string) {
 	mark := "- "
 	for _, key := range slices.Sorted(maps.Keys(m)) {
 		var inner Page
-		inner.tree(keyTitle(t, key), m[key], childType(t, key), 0)
+		inner.tree(keyTitle(t, key), m[key], t.Child(key), 0)
 		p.WriteString(indent + mark + strings.TrimPrefix(output.Indent(inner.String(), indent+"  "), indent+"  "))
 		mark = "  "
 	}
@@ -127,13 +127,6 @@ func keyTitle(t *schema.Type, key string) string {
 		return output.Printable(key)
 	}
 	return title(key)
-}
-
-func childType(t *schema.Type, key string) *schema.Type {
-	if t == nil {
-		return nil
-	}
-	return t.Child(key)
 }
 
 func itemType(t *schema.Type) *schema.Type {
