@@ -302,6 +302,8 @@ func (t *transaction) holdRemovals(guard RemovalGuard) map[object.Ref]Decision {
 			services = append(services, c.ref.Key())
 		case object.KindGateway: // its Service goes with it
 			services = append(services, c.ref.String())
+		case object.KindGatewayClass:
+			services = append(services, t.gatewaysOf(c.old.Object.(*object.GatewayClass))...)
 		}
 		removals.Files[c.old.Owner.File] = services
 	}
@@ -316,6 +318,16 @@ func (t *transaction) holdRemovals(guard RemovalGuard) map[object.Ref]Decision {
 		}
 	}
 	return held
+}
+
+// gatewaysOf returns the Gateways that nothing serves without a class, as in Removals.
+func (t *transaction) gatewaysOf(class *object.GatewayClass) (gateways []string) {
+	for _, o := range t.s.sorted(object.KindGateway) {
+		if class.Spec.ControllerName == object.GatewayController && o.(*object.Gateway).Spec.GatewayClassName == class.Metadata.Name {
+			gateways = append(gateways, object.RefOf(o).String())
+		}
+	}
+	return gateways
 }
 
 // bereft adds to the list of each file (Removals.Files) the Services that lose their last endpoint through the given removals. Objects that
@@ -357,7 +369,8 @@ func (t *transaction) bereft(going []*change, files map[string][]string) {
 // them any more.
 type Removals struct {
 	// Files has the files to which the objects belong, each with the Services ("namespace/name") that are lost: those that are removed, and those
-	// that lose their last endpoint. A removed Gateway ("Gateway namespace/name") stands for the Service that is generated from it.
+	// that lose their last endpoint. A removed Gateway ("Gateway namespace/name"), or one of a removed class, stands for the Service that is
+	// generated from it.
 	Files map[string][]string
 	// Total counts all present Services, Declared those of them that belong to files, or are generated from Gateways of files.
 	Total, Declared int

@@ -17,7 +17,7 @@ import (
 
 const (
 	// ControllerName is the GatewayClass.spec.controllerName of svcctl.
-	ControllerName = "svcctl.io/gateway-controller"
+	ControllerName = object.GatewayController
 	// ClassName is the name of the GatewayClass that svcctl creates itself.
 	ClassName = "svcctl"
 )

@@ -21,6 +21,9 @@ const (
 	KindReferenceGrant = "ReferenceGrant"
 )
 
+// GatewayController is the spec.controllerName of the GatewayClasses that svcctl serves.
+const GatewayController = "svcctl.io/gateway-controller"
+
 // GroupGateway is the API group of the Gateway API, and APIVersionGateway the API version of its kinds. Files may use older versions.
 const (
 	GroupGateway      = "gateway.networking.k8s.io"
