@@ -115,7 +115,7 @@ func (s *Server) deleteCollection(w http.ResponseWriter, r *request) error {
 	}
 	page := pageOf(objects, &o)
 	var writes []store.Write
-	for _, one := range objects[:page.length] {
+	for _, one := range page.objects {
 		if !o.selects(one) {
 			continue
 		}

@@ -50,7 +50,7 @@ func (s *Server) list(w http.ResponseWriter, r *request) error {
 		return err
 	}
 	page := pageOf(objects, &o)
-	return s.respondList(w, r, page.meta(objects, revision, &o), o.selected(objects[:page.length], viewOf(all)))
+	return s.respondList(w, r, page.meta(objects, revision, &o), o.selected(page.objects, viewOf(all)))
 }
 
 // meta returns the metadata of the list that p is a page of: the revision and, if more objects follow, the continue token. The number of those
@@ -60,7 +60,7 @@ func (p page) meta(objects []object.Object, revision uint64, o *listOptions) tab
 	if !p.more {
 		return meta
 	}
-	last := p.last.GetMeta()
+	last := p.objects[len(p.objects)-1].GetMeta()
 	meta.Continue = after(last.Namespace, last.Name, int64(revision))
 	if o.everything() {
 		meta.RemainingItemCount = new(int64(len(objects) - p.length))
@@ -125,39 +125,47 @@ func (o *listOptions) behind(objects []object.Object, start viewKey, err error) 
 	return objects[first:], nil
 }
 
+// decodedAtOnce bounds the objects of a list that are kept decoded. The others are decoded when a client has taken these.
+const decodedAtOnce = 512
+
 // page is the range of a list that one answer covers.
 type page struct {
-	length int // number of objects in the page, including those not selected
-	more   bool
-	last   object.Object // last selected object of the page; nil if no page follows
+	// objects are those in the page. If there are a limit and a selection, they are the selected ones, of which the first are decoded.
+	objects []object.Object
+	length  int // number of objects in the page, including those not selected
+	more    bool
 }
 
 // pageOf returns the page that begins with the first of objects. It ends before the limit of selected objects would be exceeded.
 func pageOf(objects []object.Object, o *listOptions) page {
-	whole := page{length: len(objects)}
-	if o.limit <= 0 {
-		return whole
+	if n := int64(len(objects)); o.limit <= 0 || o.everything() {
+		if o.limit > 0 {
+			n = min(n, o.limit)
+		}
+		return page{objects: objects[:n], length: int(n), more: int(n) < len(objects)}
 	}
-	selected := int64(0)
 	p := page{}
 	for i, object := range objects {
-		if !o.everything() && !o.selects(store.Selected(object, o.name, o.text)) {
+		decoded := store.Selected(object, o.name, o.text)
+		if !o.selects(decoded) {
 			continue
 		}
-		if selected == o.limit {
+		if int64(len(p.objects)) == o.limit {
 			p.more = true
 			return p
 		}
-		selected++
-		p.length, p.last = i+1, object
+		if len(p.objects) >= decodedAtOnce {
+			decoded = object
+		}
+		p.objects, p.length = append(p.objects, decoded), i+1
 	}
-	return whole
+	return p
 }
 
 // selected yields the objects that the options select, converted by show.
 func (o *listOptions) selected(objects []object.Object, show func(object.Object) object.Object) iter.Seq[object.Object] {
 	return func(yield func(object.Object) bool) {
-		for portion := range slices.Chunk(objects, 512) { // the others are decoded when a client has taken these
+		for portion := range slices.Chunk(objects, decodedAtOnce) {
 			for _, object := range store.SelectedOf(portion, o.name, o.text) {
 				if o.selects(object) && !yield(show(object)) {
 					return

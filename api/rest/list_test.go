@@ -366,4 +366,7 @@ func Test1112_lists_decode_what_they_select(t *testing.T) {
 			t.Errorf("%s allocates %.0f times, a list of all %.0f", query, n, all)
 		}
 	}
+	if n := testing.AllocsPerRun(1, func() { list("labelSelector=!other&limit=1000") }); n > all*21/20 { // each is decoded once
+		t.Errorf("a page of all allocates %.0f times, a list of all %.0f", n, all)
+	}
 }
