@@ -185,7 +185,7 @@ func Restore(dataDir, keyFile string, export io.Reader, replace bool) (objects i
 		return 0, 0, err
 	}
 	err = engine.AsOwner(dataDir, func() error {
-		e, err := engine.OpenSealed(dataDir, key)
+		e, err := engine.OpenFile(dataDir, key)
 		if err != nil {
 			return err
 		}

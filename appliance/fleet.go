@@ -38,7 +38,7 @@ func openEngine(cfg *config.Config, calls *reconcile.SlowCalls, log *slog.Logger
 		if err != nil {
 			return nil, nil, err
 		}
-		file, err := engine.OpenSealed(cfg.DataDir, key)
+		file, err := engine.OpenFile(cfg.DataDir, key)
 		if err != nil {
 			return nil, nil, err
 		}

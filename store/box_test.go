@@ -325,7 +325,7 @@ func (b *box) ask(w Write) Written {
 
 func mustOpenFile(t testing.TB, dir string) *engine.File {
 	t.Helper()
-	f, err := engine.OpenFile(dir)
+	f, err := engine.OpenFile(dir, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -37,7 +37,7 @@
 // The package must not watch files, speak to the kernel or depend on package nft; it
 // logs nothing: problems are data.
 //
-//	engine, err := engine.OpenFile("/var/lib/svcctl")
+//	engine, err := engine.OpenFile("/var/lib/svcctl", nil)
 //	s, err := store.Open(engine, store.Config{ClusterIPRanges: ranges})
 //	_, err = s.SyncFiles(snapshot.Files)
 //	changes := s.Changes(programmed)

@@ -51,7 +51,7 @@ func TestTrialOfAnEarlierVersion(t *testing.T) {
 	}
 	// open starts on the data, and reads the files as the watcher of a new process does.
 	open := func() (b *box, done func()) {
-		e, err := engine.OpenFile(dir)
+		e, err := engine.OpenFile(dir, nil)
 		if err != nil {
 			t.Fatal(err)
 		}

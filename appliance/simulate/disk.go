@@ -84,7 +84,7 @@ func (d *disk) open(l *life) (engine.Engine, error) {
 	if _, err := os.Stat(d.path()); err == nil {
 		key = d.key
 	}
-	file, err := engine.OpenSealed(d.dir, key)
+	file, err := engine.OpenFile(d.dir, key)
 	if err != nil {
 		return nil, err
 	}

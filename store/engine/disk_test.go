@@ -30,7 +30,7 @@ func TestRealFullAndReadOnlyDisk(t *testing.T) {
 	if err := syscall.Mount("tmpfs", dir, "tmpfs", syscall.MS_RDONLY, "mode=0700"); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := OpenFile(dir); err == nil || !strings.Contains(err.Error(), "data directory "+dir+" has no state, and its file system is read-only: mount it writable") {
+	if _, err := OpenFile(dir, nil); err == nil || !strings.Contains(err.Error(), "data directory "+dir+" has no state, and its file system is read-only: mount it writable") {
 		t.Errorf("a first start on a read-only disk: %v", err)
 	}
 	if _, readOnly, err := Space(dir); !readOnly || err != nil {
@@ -83,7 +83,7 @@ func TestDataDirectoryWithoutRights(t *testing.T) {
 			refused <- err
 			return
 		}
-		_, err := OpenFile(dir)
+		_, err := OpenFile(dir, nil)
 		refused <- err
 	}()
 	if err := <-refused; err == nil || !strings.Contains(err.Error(), "make data directory "+dir+": ") || !strings.HasSuffix(err.Error(), "permission denied; run as root, or choose another one with --data-dir") {

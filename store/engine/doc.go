@@ -3,7 +3,7 @@
 // revision of one key, puts and deletes; it is durable before Commit returns, or nothing of it
 // happened. What keys and values mean is decided by package store.
 //
-//	e, err := engine.OpenFile("/var/lib/svcctl")
+//	e, err := engine.OpenFile("/var/lib/svcctl", nil)
 //	err = e.Commit(engine.Transaction{CompareKey: "head", Puts: []engine.Pair{{Key: "head", Revision: 1}}})
 //	pairs, err := e.Load("object/")
 //

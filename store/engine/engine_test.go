@@ -35,7 +35,7 @@ var engines = []struct {
 
 func mustOpenFile(t testing.TB, dir string) *File {
 	t.Helper()
-	f, err := OpenFile(dir)
+	f, err := OpenFile(dir, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -72,11 +72,9 @@ type File struct {
 
 // OpenFile opens a data directory, which it creates (mode 0700) if it does not exist. It
 // checks the whole file, and locks the directory until Close. On a read-only file system
-// it opens an existing file for reading, and commits fail. It refuses an encrypted file.
-func OpenFile(dir string) (*File, error) { return OpenSealed(dir, nil) }
-
-// OpenSealed is OpenFile with encryption at rest. A file that is not encrypted yet is encrypted first. A nil key means no encryption.
-func OpenSealed(dir string, key *Key) (*File, error) {
+// it opens an existing file for reading, and commits fail. The key is for encryption at rest: a file that is not encrypted yet is encrypted first.
+// A nil key means no encryption, and an encrypted file is refused.
+func OpenFile(dir string, key *Key) (*File, error) {
 	if err := prepareDirectory(dir); err != nil {
 		return nil, err
 	}

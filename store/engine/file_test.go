@@ -101,7 +101,7 @@ func patch(t *testing.T, path string, at int, value byte) {
 func survives(t *testing.T, dir string, at int, value byte, want string) bool {
 	t.Helper()
 	patch(t, filepath.Join(dir, fileName), at, value)
-	f, err := OpenFile(dir)
+	f, err := OpenFile(dir, nil)
 	if err == nil {
 		defer f.Close()
 		var pairs []Pair
@@ -145,7 +145,7 @@ func TestTruncatedFileIsRefused(t *testing.T) {
 		if err := os.Truncate(path, size); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := OpenFile(dir); err == nil || !strings.Contains(err.Error(), "is damaged") {
+		if _, err := OpenFile(dir, nil); err == nil || !strings.Contains(err.Error(), "is damaged") {
 			t.Errorf("cut to %d bytes: %v", size, err)
 		}
 		if size == 0 {
@@ -188,7 +188,7 @@ func TestLostHeadIsFound(t *testing.T) {
 	if err := os.WriteFile(path, data, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := OpenFile(dir); err == nil || !strings.Contains(err.Error(), "is damaged") {
+	if _, err := OpenFile(dir, nil); err == nil || !strings.Contains(err.Error(), "is damaged") {
 		t.Errorf("got %v", err)
 	}
 }
@@ -251,7 +251,7 @@ func TestPanicOfTheDatabaseIsAnError(t *testing.T) {
 func TestSecondInstance(t *testing.T) {
 	dir := t.TempDir()
 	mustOpenFile(t, dir)
-	_, err := OpenFile(dir)
+	_, err := OpenFile(dir, nil)
 	want := fmt.Sprintf("another svcctl uses the data directory %s (process %d): stop that one first, or give this one its own with --data-dir", dir, os.Getpid())
 	if err == nil || err.Error() != want {
 		t.Errorf("got %v\nwant %s", err, want)
@@ -283,7 +283,7 @@ func TestNewerFormatIsRefusedAndUntouched(t *testing.T) {
 	f.Close()
 	path := filepath.Join(dir, fileName)
 	before, _ := os.ReadFile(path)
-	if _, err := OpenFile(dir); err == nil || !strings.Contains(err.Error(), "was written by a newer svcctl (format 3; this one reads up to 2): start the newer svcctl") {
+	if _, err := OpenFile(dir, nil); err == nil || !strings.Contains(err.Error(), "was written by a newer svcctl (format 3; this one reads up to 2): start the newer svcctl") {
 		t.Errorf("got %v", err)
 	}
 	if after, _ := os.ReadFile(path); string(after) != string(before) {
@@ -306,7 +306,7 @@ func TestPermissions(t *testing.T) {
 	if err := os.Chmod(dir, 0o770); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := OpenFile(dir); err == nil || !strings.Contains(err.Error(), "run `chmod 700 "+dir+"`") {
+	if _, err := OpenFile(dir, nil); err == nil || !strings.Contains(err.Error(), "run `chmod 700 "+dir+"`") {
 		t.Errorf("a directory that others can write to: %v", err)
 	}
 }
@@ -332,7 +332,7 @@ func TestForeignThingsInTheWay(t *testing.T) {
 			if err := prepare(filepath.Join(dir, fileName)); err != nil {
 				t.Fatal(err)
 			}
-			f, err := OpenFile(dir)
+			f, err := OpenFile(dir, nil)
 			if err == nil {
 				f.Close()
 				t.Fatal("it was opened")
@@ -389,7 +389,7 @@ func TestInspect(t *testing.T) {
 		}
 	}
 	expect("without a directory", DirectoryAbsent)
-	f, err := OpenFile(dir)
+	f, err := OpenFile(dir, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -31,7 +31,7 @@ func TestAsOwner(t *testing.T) {
 		t.Errorf("as root: %v", err)
 	}
 	err := AsOwner(data, func() error {
-		e, err := OpenFile(data)
+		e, err := OpenFile(data, nil)
 		if err != nil {
 			return err
 		}

@@ -27,7 +27,7 @@ func testKey(t *testing.T, of byte) *Key {
 func plainFile(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
-	f, err := OpenFile(dir)
+	f, err := OpenFile(dir, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -64,7 +64,7 @@ func TestValuesAreEncrypted(t *testing.T) {
 		t.Fatal("the text is not looked for as it is stored")
 	}
 	for revision := uint64(1); revision < 4; revision++ {
-		f, err := OpenSealed(dir, key)
+		f, err := OpenFile(dir, key)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -93,7 +93,7 @@ func TestValuesAreEncrypted(t *testing.T) {
 // Without its key, with another one, and with values that were exchanged, a file is refused as it is.
 func TestEncryptedFileNeedsItsKey(t *testing.T) {
 	dir, key := plainFile(t), testKey(t, 1)
-	f, err := OpenSealed(dir, key)
+	f, err := OpenFile(dir, key)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -103,7 +103,7 @@ func TestEncryptedFileNeedsItsKey(t *testing.T) {
 	before := contents(t, dir)
 	refused := func(key *Key, why string) {
 		t.Helper()
-		f, err := OpenSealed(dir, key)
+		f, err := OpenFile(dir, key)
 		if err == nil {
 			_, err = f.Load("")
 			_ = f.Close()
@@ -147,7 +147,7 @@ func TestEncryptingIsBegunAnew(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, fileName+sealedSuffix), []byte("half"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	f, err := OpenSealed(dir, testKey(t, 1))
+	f, err := OpenFile(dir, testKey(t, 1))
 	if err != nil {
 		t.Fatal(err)
 	}

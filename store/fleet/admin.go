@@ -128,7 +128,7 @@ func (e *member) flip(ctx context.Context, seen, next *head, ops []operation) er
 // user.
 func (c *Config) inDirectory(dir string, do func(file *engine.File, revision uint64) error) error {
 	return engine.AsOwner(dir, func() (err error) {
-		file, err := engine.OpenSealed(dir, c.DataKey)
+		file, err := engine.OpenFile(dir, c.DataKey)
 		if err != nil {
 			return err
 		}
@@ -298,7 +298,7 @@ func Backup(ctx context.Context, cfg Config, dir string) (revision uint64, objec
 		return 0, 0, fmt.Errorf("the %d records that etcd has are not the %d that the newest commit left: nothing is written", len(have), now.Objects)
 	}
 	err = engine.AsOwner(dir, func() error {
-		file, err := engine.OpenSealed(dir, cfg.DataKey)
+		file, err := engine.OpenFile(dir, cfg.DataKey)
 		if err != nil {
 			return err
 		}

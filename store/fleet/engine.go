@@ -177,7 +177,7 @@ type replica struct {
 }
 
 func openReplica(dir string, key *engine.Key) (*replica, error) {
-	file, err := engine.OpenSealed(dir, key)
+	file, err := engine.OpenFile(dir, key)
 	if broken, is := errors.AsType[*engine.DamagedError](err); is {
 		return nil, fmt.Errorf("%s, the replica of the fleet on this box, is damaged: %w; what the kernel has stays in force: "+
 			"move the file away and start again: all of it is read from etcd", broken.Path, broken.Cause)

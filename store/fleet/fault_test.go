@@ -249,7 +249,7 @@ func TestADamagedReplica(t *testing.T) {
 func Test465_into_a_fleet_and_out_of_it(t *testing.T) {
 	c := ownFleet(t)
 	dir := filepath.Join(t.TempDir(), "single")
-	file, err := engine.OpenFile(dir)
+	file, err := engine.OpenFile(dir, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -293,7 +293,7 @@ func Test465_into_a_fleet_and_out_of_it(t *testing.T) {
 	}
 	revision, address := a.Revision(), a.clusterIP("more")
 	a.stop()
-	file, err = engine.OpenFile(a.cfg.Dir)
+	file, err = engine.OpenFile(a.cfg.Dir, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -103,7 +103,7 @@ func TestInitWithATrial(t *testing.T) {
 	c := ownFleet(t)
 	for _, files := range []bool{false, true} {
 		dir := filepath.Join(t.TempDir(), "single")
-		file, err := engine.OpenFile(dir)
+		file, err := engine.OpenFile(dir, nil)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -336,7 +336,7 @@ func Test590_a_rollout_comes_to_some_boxes_first(t *testing.T) {
 	if _, err := fleet.OpenSecrets(fleet.Config{Keys: keys.keys(), Secret: store.IsSecretKey}, x.cfg.Dir); err != nil {
 		t.Fatal(err)
 	}
-	file, err := engine.OpenFile(x.cfg.Dir)
+	file, err := engine.OpenFile(x.cfg.Dir, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -250,7 +250,7 @@ func Test572_the_key_of_a_fleet_is_changed(t *testing.T) {
 func Test573_Secrets_on_all_ways_of_a_fleet(t *testing.T) {
 	c := startEtcd(t, 1)
 	dir := filepath.Join(t.TempDir(), "single")
-	file, err := engine.OpenFile(dir)
+	file, err := engine.OpenFile(dir, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -313,7 +313,7 @@ func Test573_Secrets_on_all_ways_of_a_fleet(t *testing.T) {
 	c.hasNothingOf("s", "the value", "the newer one", "the newest")
 	a.stop()
 	outside := func() (*box, error) {
-		file, err := engine.OpenSealed(a.cfg.Dir, a.cfg.DataKey)
+		file, err := engine.OpenFile(a.cfg.Dir, a.cfg.DataKey)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -164,7 +164,7 @@ func Test611_tokens_end_with_a_restore(t *testing.T) {
 	if n, err := fleet.OpenSecrets(a.cfg, a.cfg.Dir); n != 0 || err != nil {
 		t.Errorf("%d Secrets opened, %v", n, err)
 	}
-	file, err := engine.OpenFile(a.cfg.Dir)
+	file, err := engine.OpenFile(a.cfg.Dir, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
