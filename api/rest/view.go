@@ -12,7 +12,6 @@ import (
 	"reflect"
 	"slices"
 	"strconv"
-	"time"
 
 	"svcctl.io/svcctl/store"
 	"svcctl.io/svcctl/store/object"
@@ -240,9 +239,7 @@ func (h holders) show(key viewKey) object.Object {
 	if len(services) == 0 {
 		return nil
 	}
-	holder := slices.MinFunc(services, func(a, b *object.Service) int {
-		return cmp.Or(createdAt(a, time.Time{}).Compare(createdAt(b, time.Time{})), cmp.Compare(a.Metadata.Namespace, b.Metadata.Namespace), cmp.Compare(a.Metadata.Name, b.Metadata.Name))
-	})
+	holder := slices.MinFunc(services, func(a, b *object.Service) int { return object.ByAge(&a.Metadata, &b.Metadata) })
 	meta := &holder.Metadata
 	family := object.IPv4
 	if addr, err := netip.ParseAddr(key.name); err == nil && addr.Is6() {

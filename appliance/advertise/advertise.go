@@ -446,9 +446,7 @@ func (p *planner) addProfile(o *object.BGPPeer, c *wire.PeerConfig) bool {
 // overlaps an older pool or a range of cluster IPs.
 func (p *planner) makePools() {
 	p.Pools = slices.Clone(p.box.Pools)
-	for _, o := range slices.SortedStableFunc(slices.Values(p.objects.Pools), func(a, b *object.IPAddressPool) int {
-		return cmp.Or(a.Metadata.CreationTimestamp, &time.Time{}).Compare(*cmp.Or(b.Metadata.CreationTimestamp, &time.Time{}))
-	}) {
+	for _, o := range slices.SortedFunc(slices.Values(p.objects.Pools), func(a, b *object.IPAddressPool) int { return object.ByAge(&a.Metadata, &b.Metadata) }) {
 		ranges, ok := p.rangesOf(o)
 		if !ok {
 			continue

@@ -125,7 +125,7 @@ func (p *plan) collect() {
 			p.routes = append(p.routes, r)
 		}
 	}
-	slices.SortFunc(p.sets, func(a, b *listenerSet) int { return byAge(&a.object.Metadata, &b.object.Metadata) })
+	slices.SortFunc(p.sets, func(a, b *listenerSet) int { return object.ByAge(&a.object.Metadata, &b.object.Metadata) })
 	for rank, set := range p.sets {
 		set.allowed = p.allows(p.gateway.Spec.AllowedListeners, set.object.Metadata.Namespace)
 		if !set.allowed {
@@ -142,7 +142,9 @@ func (p *plan) collect() {
 			}
 		}
 	}
-	slices.SortFunc(p.routes, func(a, b *route) int { return cmp.Or(byAge(a.meta, b.meta), strings.Compare(a.ref.Kind, b.ref.Kind)) })
+	slices.SortFunc(p.routes, func(a, b *route) int {
+		return cmp.Or(object.ByAge(a.meta, b.meta), strings.Compare(a.ref.Kind, b.ref.Kind))
+	})
 }
 
 func (p *plan) addListener(owner object.Ref, meta *object.ObjectMeta, set *listenerSet, spec *object.Listener) *listener {
@@ -192,16 +194,6 @@ func (p *plan) isGranted(kind, namespace string, to object.Ref) bool {
 		}
 	}
 	return false
-}
-
-// byAge orders objects by creation, then by "namespace/name".
-func byAge(a, b *object.ObjectMeta) int {
-	if a.CreationTimestamp != nil && b.CreationTimestamp != nil {
-		if order := a.CreationTimestamp.Compare(*b.CreationTimestamp); order != 0 {
-			return order
-		}
-	}
-	return strings.Compare(a.Namespace+"/"+a.Name, b.Namespace+"/"+b.Name)
 }
 
 // maxServiceName is the largest length of the name of a generated Service in bytes: the name is also the value of a label.

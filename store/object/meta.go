@@ -13,6 +13,14 @@ var metaPath = root("metadata")
 
 const immutableText = "field is immutable"
 
+// ByAge orders objects by their creation, and those of one time by "namespace/name", as the Gateway API does.
+func ByAge(a, b *ObjectMeta) int {
+	if order := Deref(a.CreationTimestamp).Compare(Deref(b.CreationTimestamp)); order != 0 {
+		return order
+	}
+	return strings.Compare(a.Namespace+"/"+a.Name, b.Namespace+"/"+b.Name)
+}
+
 // validateName checks name and namespace. Since updates cannot change them, only new objects need the check.
 func validateName(m *ObjectMeta, namespaced bool, nameProblems func(string) []string) Errors {
 	var errs Errors
