@@ -356,7 +356,7 @@ func (c *change) takeAnyIngress(t *transaction) error {
 			c.wait(field, c.noPool(kind, family))
 		case l.pools.Serves(ipv4, internal):
 			c.wait(field, c.fullPools(l.pools, kind, family))
-		case c.prefersFamilies() && len(svc.Spec.IPFamilies) > 1 && l.pools.Serves(!ipv4, internal):
+		case object.Deref(svc.Spec.IPFamilyPolicy) == object.PreferDualStack && len(svc.Spec.IPFamilies) > 1 && l.pools.Serves(!ipv4, internal):
 			// It takes what there is.
 		default:
 			c.wait(field, fmt.Sprintf("there is no %s of %s addresses: add one with %s", kind, family, flag))
@@ -395,11 +395,6 @@ func (c *change) noPool(kind, family string) string {
 		return fmt.Sprintf("there is no %s of the name %s with %s addresses for the Service: name another one, or add an IPAddressPool of that name", kind, c.request.Pool, family)
 	}
 	return fmt.Sprintf("no %s with %s addresses is for the Service: each has autoAssign false, or a serviceAllocation that leaves the Service out; name a pool by the annotation metallb.io/address-pool", kind, family)
-}
-
-func (c *change) prefersFamilies() bool {
-	policy := c.service().Spec.IPFamilyPolicy
-	return policy != nil && *policy == object.PreferDualStack
 }
 
 // wait records that the Service waits for a load balancer IP, with a warning about a field.

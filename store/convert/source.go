@@ -83,27 +83,20 @@ func (m *Imported) YAML() (string, error) {
 	for _, line := range m.Settings {
 		b.WriteString("# settings: " + printable(line) + "\n")
 	}
-	for _, v := range m.Virtuals {
-		text, err := v.YAML()
-		if err != nil {
-			return "", err
-		}
-		if b.Len() > 0 {
+	var errs []error
+	add := func(text string, err error) {
+		if errs = append(errs, err); b.Len() > 0 {
 			b.WriteString("---\n")
 		}
 		b.WriteString(text)
+	}
+	for _, v := range m.Virtuals {
+		add(v.YAML())
 	}
 	for _, k := range m.Kept {
-		text, err := k.YAML()
-		if err != nil {
-			return "", err
-		}
-		if b.Len() > 0 {
-			b.WriteString("---\n")
-		}
-		b.WriteString(text)
+		add(k.YAML())
 	}
-	return b.String(), nil
+	return b.String(), errors.Join(errs...)
 }
 
 // AllLosses returns all losses, ordered by their lines in the source.
