@@ -251,11 +251,9 @@ func newRecords(in resolve.Input, domain string, facts *resolve.Facts) *records 
 // addClusterIPs adds the records of a Service with cluster IPs (Kubernetes' DNS specification, 2.3).
 func (r *records) addClusterIPs(name string, spec *object.ServiceSpec) {
 	r.service = &node{}
-	for _, text := range spec.ClusterIPs {
-		if addr, err := netip.ParseAddr(text); err == nil {
-			r.service.add(addr)
-			r.point(addr, name)
-		}
+	for _, addr := range object.Addrs(spec.ClusterIPs) {
+		r.service.add(addr)
+		r.point(addr, name)
 	}
 	for i := range spec.Ports {
 		if p := &spec.Ports[i]; p.Name != "" {

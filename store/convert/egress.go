@@ -94,10 +94,8 @@ func (r *cluster) set(networks string) (name, bad string) {
 func (r *cluster) leavers() {
 	var hosts []string
 	for _, service := range r.leaving {
-		for _, ip := range r.hosts[service] {
-			if addr, err := netip.ParseAddr(ip); err == nil {
-				hosts = append(hosts, netip.PrefixFrom(addr, addr.BitLen()).String())
-			}
+		for _, addr := range object.Addrs(r.hosts[service]) {
+			hosts = append(hosts, netip.PrefixFrom(addr, addr.BitLen()).String())
 		}
 	}
 	if slices.Sort(hosts); len(hosts) > 0 {

@@ -255,12 +255,7 @@ func AddressesOf(o object.Object, selector map[string]string) (texts []string) {
 		}
 	case *object.Pod:
 		if object.HasLabels(o.Metadata.Labels, selector) {
-			for _, ip := range o.Status.PodIPs {
-				texts = append(texts, ip.IP)
-			}
-			if len(texts) == 0 && o.Status.PodIP != "" {
-				texts = []string{o.Status.PodIP}
-			}
+			texts = o.IPs()
 		}
 	}
 	return texts

@@ -136,7 +136,7 @@ func (o *Pod) Probed() bool {
 
 // Addr returns the Pod's address of a family, IPv4 or IPv6; the zero Addr if it has none.
 func (o *Pod) Addr(family string) netip.Addr {
-	for _, ip := range o.ips() {
+	for _, ip := range o.IPs() {
 		if addr, ok := parseLegacyIP(ip); ok && familyOf(ip) == family {
 			return addr
 		}
@@ -144,9 +144,9 @@ func (o *Pod) Addr(family string) netip.Addr {
 	return netip.Addr{}
 }
 
-// ips returns status.podIPs, or status.podIP alone if Default has not been called yet and
+// IPs returns status.podIPs, or status.podIP alone if Default has not been called yet and
 // only that is set.
-func (o *Pod) ips() []string {
+func (o *Pod) IPs() []string {
 	if len(o.Status.PodIPs) == 0 && o.Status.PodIP != "" {
 		return []string{o.Status.PodIP}
 	}
@@ -256,7 +256,7 @@ func validateContainers(p path, containers []Container) Errors {
 func validatePodIPs(o, old *Pod) Errors {
 	kept := set{}
 	if old != nil {
-		kept = setOf(old.ips())
+		kept = setOf(old.IPs())
 	}
 	ipsPath, status := podStatusPath.child("podIPs"), &o.Status
 	var errs Errors
