@@ -34,19 +34,16 @@ type tcpListener struct {
 // nil if there is none. route returns the port for a client, and the address that the client connected to.
 func (s *shared) listenTCP(at netip.AddrPort, kept *os.File, log *slog.Logger, route func(*net.TCPConn) (*tcpPort, netip.AddrPort, error)) (*tcpListener, error) {
 	l := &tcpListener{shared: s, log: log, route: route}
+	var socket net.Listener
 	var err error
 	if kept != nil {
 		defer kept.Close()
-		var socket net.Listener
-		if socket, err = net.FileListener(kept); err == nil {
-			l.socket = socket.(*net.TCPListener)
-			l.countHops(at)
-		}
-		return l, err
+		socket, err = net.FileListener(kept)
+	} else {
+		config := net.ListenConfig{KeepAlive: -1, Control: keepAlive} // net would set it for each connection
+		config.SetMultipathTCP(false)
+		socket, err = config.Listen(context.Background(), networkOf(TCP, at.Addr()), at.String())
 	}
-	config := net.ListenConfig{KeepAlive: -1, Control: keepAlive} // net would set it for each connection
-	config.SetMultipathTCP(false)
-	socket, err := config.Listen(context.Background(), networkOf(TCP, at.Addr()), at.String())
 	if err == nil {
 		l.socket = socket.(*net.TCPListener)
 		l.countHops(at)
