@@ -259,8 +259,10 @@ func (t *Type) Child(name string) *Type {
 	case t == nil:
 	case t.Form == Map:
 		return t.Elem
-	case t.fields[name] != nil: // of a Structure
-		return t.fields[name].Type
+	default:
+		if f := t.fields[name]; f != nil { // of a Structure
+			return f.Type
+		}
 	}
 	return nil
 }
