@@ -128,7 +128,8 @@ func (v view) follow(namespace string, after uint64) (follower, error) {
 			}
 		}
 		// A client that got only some of them goes on behind the revision before, and gets them all. A modification has this revision nevertheless:
-		// clients take an object with the same resourceVersion for the same object.
+		// clients take an object with the same resourceVersion for the same object. So of two modifications, which are of Endpoints alone and when
+		// an EndpointSlice gets the label of another Service, the second one can be missed: they are sent in one write, which may be cut.
 		for i := range changes {
 			if c := &changes[i]; i < len(changes)-1 || len(last) > 0 {
 				if c.resume--; c.new != nil {
