@@ -248,10 +248,6 @@ func (l *listener) conflictWith(other *listener) (reason, why string) {
 // both.
 func intersect(a, b string) (string, bool) {
 	switch {
-	case a == "" || a == b:
-		return b, true
-	case b == "":
-		return a, true
 	case covers(a, b):
 		return b, true
 	case covers(b, a):
@@ -260,9 +256,8 @@ func intersect(a, b string) (string, bool) {
 	return "", false
 }
 
-// covers reports whether a wildcard hostname ("*.example.com") matches all that another hostname matches. "*." stands for one label or
-// more.
-func covers(wildcard, name string) bool {
-	suffix, is := strings.CutPrefix(wildcard, "*")
-	return is && strings.HasSuffix(strings.TrimPrefix(name, "*"), suffix)
+// covers reports whether a hostname matches all that another one, name, matches. "*." stands for one label or more, "" for any name.
+func covers(hostname, name string) bool {
+	suffix, wild := strings.CutPrefix(hostname, "*")
+	return hostname == "" || hostname == name || wild && strings.HasSuffix(strings.TrimPrefix(name, "*"), suffix)
 }

@@ -368,18 +368,13 @@ func (p *plan) lead(svc *object.Service, first *listener, families []string) {
 			continue
 		}
 		for _, a := range l.attached {
-			var names []string
-			for _, name := range a.names {
-				if _, taken := to[serverName(name)]; !taken && l.isFor(a, name) {
-					names = append(names, serverName(name))
-				}
-			}
+			names := slices.DeleteFunc(slices.Clone(a.names), func(name string) bool { return !l.isFor(a, name) || p.isLeft(l, name) })
 			if len(names) == 0 {
-				continue // older routes have them all
+				continue // other routes, or other listeners, have them all
 			}
 			child := p.child(svc, l, a.route)
 			for _, name := range names {
-				to[name] = child.Metadata.Name
+				to[serverName(name)] = child.Metadata.Name
 			}
 			p.out.Generated = append(p.out.Generated, child)
 			p.slices(child, a.route, l, families)
@@ -406,6 +401,13 @@ func (l *listener) isFor(a *attachment, name string) bool {
 		}
 	}
 	return best == a
+}
+
+// isLeft reports whether a listener leaves a hostname of its own to another one of its port, whose hostname is more specific (GatewaySpec.listeners).
+func (p *plan) isLeft(l *listener, name string) bool {
+	return slices.ContainsFunc(p.listeners, func(other *listener) bool {
+		return other.serves() && other.port == l.port && other.hostname() != l.hostname() && covers(l.hostname(), other.hostname()) && covers(other.hostname(), name)
+	})
 }
 
 // serverName returns the form of a listener's hostname in the annotation svcctl.io/tls-services: "**." stands for one label or more, "*"
