@@ -52,7 +52,7 @@ type gatewayIndex struct {
 	children map[object.Ref]refs         // the routes and ListenerSets by the parents that they name; those that name none by the zero Ref
 	parents  map[object.Ref][]object.Ref // the reverse of children: the parents that a route or ListenerSet names
 	users    map[object.Ref]refs         // the Gateways that depend on an object
-	of       map[string]object.Ref       // the Gateway of a generated Service
+	of       map[string]object.Ref       // the Gateway that has the name of a generated Service
 	known    map[object.Ref]*served
 }
 
@@ -409,6 +409,10 @@ func (c *gateways) planOne(w *work, ref object.Ref, b *batch) *gateway.Planned {
 	ours := gw != nil && c.isServed(ref)
 	var p gateway.Planned
 	if ours {
+		service := ref.Namespace + "/" + gateway.ServiceName(gw)
+		if holder, is := c.of[service]; !is || c.known[holder] == nil {
+			c.of[service] = ref
+		}
 		p = gateway.Plan(gw, c, done)
 	} else if gw != nil {
 		p.Refs = []object.Ref{{Kind: object.KindGatewayClass, Name: gw.Spec.GatewayClassName}}
@@ -633,6 +637,8 @@ func (c *gateways) IsGenerated(ref object.Ref) bool {
 	_, owner := c.store.Get(ref)
 	return owner == store.Owner{Controller: GatewaysOwner}
 }
+
+func (c *gateways) Holder(service string) object.Ref { return c.of[service] }
 
 func (c *gateways) Trouble(key string) []gateway.Trouble {
 	all := slices.Clone(c.trouble[key])

@@ -36,6 +36,8 @@ type Objects interface {
 	Grants(namespace string) []*object.ReferenceGrant
 	// IsGenerated reports whether an object exists and was generated for a Gateway.
 	IsGenerated(ref object.Ref) bool
+	// Holder returns the Gateway that has the name of a generated Service. The names of two Gateways may lead to one name of a Service.
+	Holder(service string) object.Ref
 	// Trouble returns the problems of a generated Service, nil if it is served as it is stored.
 	Trouble(key string) []Trouble
 }
@@ -236,10 +238,11 @@ func (p *plan) generate() {
 	ref := object.ServiceRef(p.out.Service)
 	p.note(ref)
 	if o := p.objs.Get(ref); o != nil && !p.objs.IsGenerated(ref) {
-		p.taken = "Service " + ref.Key()
-		return
+		p.taken = ref.String()
+	} else if holder := p.objs.Holder(p.out.Service); holder != p.ref {
+		p.taken = ref.String() + " of " + holder.String()
 	}
-	if p.refused {
+	if p.taken != "" || p.refused {
 		return
 	}
 	svc := p.service(name, object.TypeLoadBalancer)
