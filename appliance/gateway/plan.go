@@ -245,7 +245,7 @@ func (p *plan) generate() {
 	if p.taken != "" || p.refused {
 		return
 	}
-	svc := p.service(name, object.TypeLoadBalancer)
+	svc := p.service(name, object.TypeLoadBalancer, !slices.ContainsFunc(p.listeners, (*listener).terminates))
 	svc.Spec.AllocateLoadBalancerNodePorts = new(bool)
 	families := p.addresses(svc)
 	done := map[string]bool{}
@@ -287,8 +287,9 @@ func (p *plan) firstOf(of *listener) (first *route) {
 	return first
 }
 
-// service returns a new Service for the Gateway, without ports. kind is the type of the Service, ClusterIP or LoadBalancer.
-func (p *plan) service(name, kind string) *object.Service {
+// service returns a new Service for the Gateway, without ports. kind is the type of the Service, ClusterIP or LoadBalancer. If ends is set, it has the
+// annotations of the Gateway about TLS of clients: where no listener ends TLS, they are errors, as at every Service.
+func (p *plan) service(name, kind string, ends bool) *object.Service {
 	svc := &object.Service{
 		TypeMeta: object.TypeMeta{Kind: object.KindService, APIVersion: object.APIVersionCore},
 		Metadata: p.meta(name), Spec: object.ServiceSpec{Type: kind},
@@ -296,7 +297,7 @@ func (p *plan) service(name, kind string) *object.Service {
 	svc.Metadata.Annotations = map[string]string{}
 	if infra := p.gateway.Spec.Infrastructure; infra != nil {
 		for key, value := range infra.Annotations {
-			about := strings.HasPrefix(key, object.AnnotationTLSServices) || strings.HasPrefix(key, object.AnnotationTLSSecret)
+			about := !ends && strings.HasPrefix(key, "svcctl.io/tls-") || strings.HasPrefix(key, object.AnnotationTLSServices) || strings.HasPrefix(key, object.AnnotationTLSSecret)
 			if kind != object.TypeLoadBalancer {
 				about = about || key == annotation.LoadBalancerIPs || key == object.AnnotationPortRanges || key == annotation.SharingKey
 			}
@@ -439,7 +440,7 @@ func (p *plan) isolate(first *listener, to map[string]string) {
 // child generates the Service of a route at a TLS listener. The Service svc of the Gateway passes connections on to it by server name.
 func (p *plan) child(svc *object.Service, l *listener, r *route) *object.Service {
 	of := l.owner.String() + "/" + l.spec.Name + " " + r.ref.String()
-	child := p.service(named(svc.Metadata.Name+"-"+strings.ReplaceAll(r.meta.Name, ".", "-"), of), object.TypeClusterIP)
+	child := p.service(named(svc.Metadata.Name+"-"+strings.ReplaceAll(r.meta.Name, ".", "-"), of), object.TypeClusterIP, l.terminates() || !slices.ContainsFunc(p.listeners, (*listener).terminates))
 	child.Spec.IPFamilies, child.Spec.IPFamilyPolicy = svc.Spec.IPFamilies, svc.Spec.IPFamilyPolicy
 	child.Spec.Ports = []object.ServicePort{{Name: l.port, Protocol: object.ProtocolTCP, Port: l.spec.Port, TargetPort: object.IntOrString{Int: l.spec.Port}}}
 	describe(child.Metadata.Annotations, l, r)

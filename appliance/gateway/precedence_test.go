@@ -1,8 +1,13 @@
 package gateway
 
 import (
+	"slices"
 	"strings"
 	"testing"
+	"time"
+
+	"svcctl.io/svcctl/appliance/test/pki"
+	"svcctl.io/svcctl/store/object"
 )
 
 // Test1210_the_listener_with_the_most_specific_hostname_gets_a_name: of listeners at one port, the one with the most specific hostname gets the
@@ -33,5 +38,31 @@ func Test1210_the_listener_with_the_most_specific_hostname_gets_a_name(t *testin
 	docs := []string{gatewayDoc(wild + ", " + foo), serviceDoc("blue", one), at("wild", atWild)}
 	if got := served(newWorld(t, docs...).plan(t, "198.51.100.1")); !strings.Contains(got[0], ",foo.example.com=,") {
 		t.Errorf("a name of a listener without routes leads to another listener: %s", got[0])
+	}
+}
+
+// Test1213_settings_of_TLS_reach_what_ends_TLS: annotations of a Gateway about TLS of clients are those of the Services that end TLS. Elsewhere they
+// would have no certificate, and the ports would not be served.
+func Test1213_settings_of_TLS_reach_what_ends_TLS(t *testing.T) {
+	const settings = ", infrastructure: {annotations: {svcctl.io/tls-policy: '1.3', svcctl.io/tls-alpn: h2, svcctl.io/tls-client-ca: ca, svcctl.io/balance: maglev}}"
+	crt, key := pki.PEM(t, pki.Issue(t, nil, time.Unix(0, 0), time.Unix(1<<33, 0), "www.example.com"))
+	w := newWorld(t, "apiVersion: v1\nkind: Secret\nmetadata: {name: cert}\ntype: kubernetes.io/tls\ndata: {tls.crt: eA==, tls.key: eA==}\n",
+		gatewayDoc(`{name: p, port: 443, protocol: TLS, hostname: p.example.com, tls: {mode: Passthrough}}, {name: t, port: 443, protocol: TLS, hostname: t.example.com, tls: {mode: Terminate, certificateRefs: [{name: cert}]}}`, settings), serviceDoc("blue", one),
+		routeDoc("TLSRoute", "r", "parentRefs: [{name: edge}], hostnames: [p.example.com, t.example.com], "+toBlue))
+	secret := w.Get(object.Ref{Kind: object.KindSecret, Namespace: "default", Name: "cert"}).(*object.Secret)
+	secret.Data = map[string][]byte{object.TLSCert: crt, object.TLSKey: key}
+	got := served(w.plan(t, "198.51.100.1"))
+	for _, want := range []string{
+		"edge-svcctl: tcp-443 balance=maglev tls-services.tcp-443=*=,p.example.com=for TLSRoute/default/r@p,t.example.com=for TLSRoute/default/r@t",
+		"for TLSRoute/default/r@p: tcp-443 balance=maglev",
+		"for TLSRoute/default/r@t: tcp-443 balance=maglev tls-alpn=h2 tls-client-ca=ca tls-policy=1.3 tls-secret=cert",
+	} {
+		if !slices.Contains(got, want) {
+			t.Errorf("serves\n%s\nwant %s", strings.Join(got, "\n"), want)
+		}
+	}
+	w = newWorld(t, gatewayDoc(`{name: h, port: 80, protocol: HTTP}`, settings))
+	if got := served(w.plan(t, "198.51.100.1")); !strings.Contains(got[0], "tls-client-ca=ca") {
+		t.Errorf("no listener ends TLS, and it serves in the clear what is to ask for certificates: %s", got[0])
 	}
 }
