@@ -270,6 +270,7 @@ func (p *plan) generate() {
 			p.slices(svc, r, l, families)
 		}
 	}
+	p.fit(svc)
 	if len(svc.Spec.Ports) > 0 {
 		p.out.Generated = append([]object.Object{svc}, p.out.Generated...)
 	}
@@ -364,13 +365,15 @@ func (p *plan) addresses(svc *object.Service) (families []string) {
 }
 
 // lead generates a Service for each route of each TLS listener of a port, and annotates svc so that its relay chooses among them by TLS
-// server name.
+// server name. Connections for the hostname of a listener that no route serves, and for all other names, are reset instead of going to a listener with
+// a less specific hostname.
 func (p *plan) lead(svc *object.Service, first *listener, families []string) {
-	to := map[string]string{} // by name
+	to := map[string]string{"*": ""} // by name; "" resets connections
 	for _, l := range p.listeners {
 		if !l.serves() || l.port != first.port {
 			continue
 		}
+		to[serverName(l.hostname())] = ""
 		for _, a := range l.attached {
 			names := slices.DeleteFunc(slices.Clone(a.names), func(name string) bool { return !l.isFor(a, name) || p.isLeft(l, name) })
 			if len(names) == 0 {
@@ -384,10 +387,6 @@ func (p *plan) lead(svc *object.Service, first *listener, families []string) {
 			p.slices(child, a.route, l, families)
 		}
 	}
-	if len(to) == 0 {
-		return
-	}
-	p.isolate(first, to)
 	var pairs []string
 	for _, name := range slices.Sorted(maps.Keys(to)) {
 		pairs = append(pairs, name+"="+to[name])
@@ -423,20 +422,6 @@ func serverName(hostname string) string {
 	return cmp.Or(hostname, "*")
 }
 
-// isolate adds the names that no route serves to the map to, with the value "" for no Service. They are the hostnames of the port's listeners, and
-// "*" for all other names. Connections for them are reset instead of going to a listener with a less specific hostname.
-func (p *plan) isolate(first *listener, to map[string]string) {
-	names := []string{"*"}
-	for _, l := range p.listeners {
-		if l.serves() && l.port == first.port {
-			names = append(names, serverName(l.hostname()))
-		}
-	}
-	for _, name := range names {
-		to[name] = cmp.Or(to[name], "")
-	}
-}
-
 // child generates the Service of a route at a TLS listener. The Service svc of the Gateway passes connections on to it by server name.
 func (p *plan) child(svc *object.Service, l *listener, r *route) *object.Service {
 	of := l.owner.String() + "/" + l.spec.Name + " " + r.ref.String()
@@ -451,7 +436,22 @@ func (p *plan) child(svc *object.Service, l *listener, r *route) *object.Service
 		}
 		child.Metadata.Annotations[object.AnnotationTLSSecret] = strings.Join(names, ",")
 	}
+	p.fit(child)
 	return child
+}
+
+// fit removes from a generated Service the annotations about ports of the Gateway that it does not have. Where it ends no TLS, it passes connections of
+// TLS on as they are, whatever protocol the Gateway has for endpoints.
+func (p *plan) fit(svc *object.Service) {
+	of := svc.Metadata.Annotations
+	for _, l := range p.listeners {
+		own := object.AnnotationBackendProtocol + "." + l.port
+		if !slices.ContainsFunc(svc.Spec.Ports, func(port object.ServicePort) bool { return port.Name == l.port }) {
+			maps.DeleteFunc(of, func(key, _ string) bool { return strings.HasSuffix(key, "."+l.port) })
+		} else if of[object.AnnotationTLSSecret] == "" && l.isNamed() && of[object.AnnotationBackendProtocol]+of[own] != "" {
+			of[own] = "tcp"
+		}
+	}
 }
 
 // certificate returns the name of the Secret with a certificate in the namespace of the Gateway. If a ReferenceGrant permits a Secret of another

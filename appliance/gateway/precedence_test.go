@@ -66,3 +66,31 @@ func Test1213_settings_of_TLS_reach_what_ends_TLS(t *testing.T) {
 		t.Errorf("no listener ends TLS, and it serves in the clear what is to ask for certificates: %s", got[0])
 	}
 }
+
+// Test1215_annotations_about_ports_of_a_Gateway: an annotation of a Gateway about one port is that of the Services that have the port, and one about
+// the protocol of endpoints is about HTTP ports and what ends TLS: connections that are passed on by server name stay as they are.
+func Test1215_annotations_about_ports_of_a_Gateway(t *testing.T) {
+	crt, key := pki.PEM(t, pki.Issue(t, nil, time.Unix(0, 0), time.Unix(1<<33, 0), "www.example.com"))
+	const listeners = `{name: h, port: 80, protocol: HTTP}, {name: t, port: 443, protocol: HTTPS, tls: {certificateRefs: [{name: cert}]}}, ` +
+		`{name: p, port: 444, protocol: TLS, tls: {mode: Passthrough}}, {name: none, port: 445, protocol: HTTPS, tls: {certificateRefs: [{name: missing}]}}`
+	for _, tt := range []struct{ name, annotations, gateway, ends, passes string }{
+		{"of all ports", "svcctl.io/backend-protocol: http", " backend-protocol=http backend-protocol.tcp-443=tcp backend-protocol.tcp-444=tcp", " backend-protocol=http", " backend-protocol=http backend-protocol.tcp-444=tcp"},
+		{"of single ports", "svcctl.io/backend-protocol.tcp-443: http, svcctl.io/backend-protocol.tcp-445: http, svcctl.io/health-check.tcp-80: http",
+			" backend-protocol.tcp-443=tcp health-check.tcp-80=http", " backend-protocol.tcp-443=http", ""},
+		{"of none", "svcctl.io/balance: random", " balance=random", " balance=random", " balance=random"},
+	} {
+		w := newWorld(t, "apiVersion: v1\nkind: Secret\nmetadata: {name: cert}\ntype: kubernetes.io/tls\ndata: {tls.crt: eA==, tls.key: eA==}\n",
+			gatewayDoc(listeners, ", infrastructure: {annotations: {"+tt.annotations+"}}"), serviceDoc("blue", one),
+			routeDoc("HTTPRoute", "r", "parentRefs: [{name: edge}], "+toBlue), routeDoc("TLSRoute", "p", "parentRefs: [{name: edge}], hostnames: [p.example.com], "+toBlue))
+		w.Get(object.Ref{Kind: object.KindSecret, Namespace: "default", Name: "cert"}).(*object.Secret).Data = map[string][]byte{object.TLSCert: crt, object.TLSKey: key}
+		got := served(w.plan(t, "198.51.100.1"))
+		for _, want := range []string{
+			"edge-svcctl: tcp-80 tcp-443 tcp-444" + tt.gateway + " tls-services.tcp-443=*=for HTTPRoute/default/r@t tls-services.tcp-444=*=,p.example.com=for TLSRoute/default/p@p",
+			"for HTTPRoute/default/r@t: tcp-443" + tt.ends + " tls-secret=cert", "for TLSRoute/default/p@p: tcp-444" + tt.passes,
+		} {
+			if !slices.Contains(got, want) {
+				t.Errorf("%s: serves\n%s\nwant %s", tt.name, strings.Join(got, "\n"), want)
+			}
+		}
+	}
+}
