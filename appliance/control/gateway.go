@@ -266,7 +266,7 @@ func (c *gateways) adopt(w *work, o object.Object) {
 // servedOf returns the result of the last plan of a Gateway, an empty one if there is none.
 func (c *gateways) servedOf(ref object.Ref) *served {
 	if c.known[ref] == nil {
-		c.known[ref] = &served{generated: refs{}, routes: refs{}}
+		c.known[ref] = &served{generated: refs{}, made: map[object.Ref]object.Object{}, routes: refs{}}
 	}
 	return c.known[ref]
 }
@@ -431,23 +431,25 @@ func (c *gateways) planOne(w *work, ref object.Ref, b *batch) *gateway.Planned {
 	} else {
 		p.Pending = p.Pending || !done
 	}
-	if before.failed == "" || !ours {
-		now := refs{}
-		_, stuck := c.stuck[ref]
-		for _, o := range p.Generated {
-			at := object.RefOf(o)
-			now.add(at)
-			if old, is := c.Get(at).(*object.Service); is && len(o.(*object.Service).Spec.IPFamilies) > 0 && o.(*object.Service).Spec.IPFamilies[0] != old.Spec.IPFamilies[0] {
-				b.deletes = append(b.deletes, at) // the first family of a Service never changes: the next sync makes another one
-				c.again.add(ref)
-			} else if last := before.made[at]; last == nil || stuck || !reflect.DeepEqual(last, o) || !c.IsGenerated(at) {
-				b.puts = append(b.puts, o)
-			}
+	var ports map[string]bool // those whose slices follow; nil if the plan is stored as a whole
+	if ours && before.failed != "" {
+		ports = before.follow(&p)
+	}
+	now := refs{}
+	_, stuck := c.stuck[ref]
+	for _, o := range p.Generated {
+		at := object.RefOf(o)
+		now.add(at)
+		if old, is := c.Get(at).(*object.Service); is && len(o.(*object.Service).Spec.IPFamilies) > 0 && o.(*object.Service).Spec.IPFamilies[0] != old.Spec.IPFamilies[0] {
+			b.deletes = append(b.deletes, at) // the first family of a Service never changes: the next sync makes another one
+			c.again.add(ref)
+		} else if last := before.made[at]; last == nil || stuck || !reflect.DeepEqual(last, o) || !c.IsGenerated(at) {
+			b.puts = append(b.puts, o)
 		}
-		for o := range before.generated {
-			if _, still := now[o]; !still {
-				b.deletes = append(b.deletes, o)
-			}
+	}
+	for o := range before.generated {
+		if _, still := now[o]; !still && (ports == nil || ports[portOf(c.Get(o))]) {
+			b.deletes = append(b.deletes, o)
 		}
 	}
 	planned := refs{}
@@ -463,6 +465,26 @@ func (c *gateways) planOne(w *work, ref object.Ref, b *batch) *gateway.Planned {
 		}
 	}
 	return &p
+}
+
+// follow leaves in a plan only the EndpointSlices of stored Services, after the store refused the plan as a whole: these Services stay as they are, and
+// their slices follow the backends. It returns the ports of these slices, as of portOf.
+func (s *served) follow(p *gateway.Planned) map[string]bool {
+	ports := map[string]bool{}
+	p.Generated = slices.DeleteFunc(p.Generated, func(o object.Object) bool {
+		service, _, _ := strings.Cut(portOf(o), ":")
+		_, ports[portOf(o)] = s.generated[object.ServiceRef(service)]
+		return !ports[portOf(o)]
+	})
+	return ports
+}
+
+// portOf returns the Service port of a generated EndpointSlice, as "namespace/name:tcp-80"; "" for other objects.
+func portOf(o object.Object) string {
+	if s, is := o.(*object.EndpointSlice); is {
+		return s.Metadata.Namespace + "/" + s.Metadata.Labels[object.LabelServiceName] + ":" + object.Deref(s.Ports[0].Name)
+	}
+	return ""
 }
 
 // addStatus adds an object to a batch if its planned status differs from the stored one. planned is nil for an object that no Gateway of this
@@ -535,10 +557,10 @@ func (c *gateways) keep(ref object.Ref, p *gateway.Planned, revision uint64) {
 	}
 	if s.failed == "" {
 		s.generated, s.made = refs{}, make(map[object.Ref]object.Object, len(p.Generated))
-		for _, o := range p.Generated {
-			s.generated.add(object.RefOf(o))
-			s.made[object.RefOf(o)] = o
-		}
+	}
+	for _, o := range p.Generated {
+		s.generated.add(object.RefOf(o))
+		s.made[object.RefOf(o)] = o
 	}
 	for o := range s.generated {
 		if o.Kind == object.KindService {

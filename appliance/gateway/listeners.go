@@ -196,15 +196,7 @@ func (p *plan) conflicts() {
 	for _, all := range ports {
 		for _, l := range all { // in the order of precedence
 			for _, other := range all {
-				if other.rank < l.rank && !other.conflicted.is {
-					l.meet(other)
-				}
-			}
-			if l.conflicted.is {
-				continue
-			}
-			for _, other := range all {
-				if other != l && other.rank == l.rank && !meetsEarlier(other, all) {
+				if other.rank < l.rank && !other.conflicted.is || other != l && other.rank == l.rank && !meetsEarlier(other, all) {
 					l.meet(other)
 				}
 			}

@@ -236,8 +236,7 @@ func (p *plan) generate() {
 	name := ServiceName(p.gateway)
 	p.out.Service = p.gateway.Metadata.Namespace + "/" + name
 	ref := object.ServiceRef(p.out.Service)
-	p.note(ref)
-	if o := p.objs.Get(ref); o != nil && !p.objs.IsGenerated(ref) {
+	if o := p.get(ref); o != nil && !p.objs.IsGenerated(ref) {
 		p.taken = ref.String()
 	} else if holder := p.objs.Holder(p.out.Service); holder != p.ref {
 		p.taken = ref.String() + " of " + holder.String()
@@ -461,13 +460,12 @@ func (p *plan) certificate(ref object.Ref) string {
 		return ref.Name
 	}
 	name := named(ServiceName(p.gateway), "Secret "+ref.Key())
-	if slices.ContainsFunc(p.out.Generated, func(o object.Object) bool {
+	if !slices.ContainsFunc(p.out.Generated, func(o object.Object) bool {
 		return o.GetTypeMeta().Kind == object.KindSecret && o.GetMeta().Name == name
 	}) {
-		return name
+		secret := p.objs.Get(ref).(*object.Secret)
+		p.out.Generated = append(p.out.Generated, &object.Secret{TypeMeta: secret.TypeMeta, Metadata: p.meta(name), Type: secret.Type, Data: secret.Data})
 	}
-	secret := p.objs.Get(ref).(*object.Secret)
-	p.out.Generated = append(p.out.Generated, &object.Secret{TypeMeta: secret.TypeMeta, Metadata: p.meta(name), Type: secret.Type, Data: secret.Data})
 	return name
 }
 
