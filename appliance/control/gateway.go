@@ -416,10 +416,11 @@ func (c *gateways) planOne(w *work, ref object.Ref, b *batch) *gateway.Planned {
 		p = gateway.Plan(gw, c, done)
 	} else if gw != nil {
 		p.Refs = []object.Ref{{Kind: object.KindGatewayClass, Name: gw.Spec.GatewayClassName}}
-		if c.Get(p.Refs[0]) == nil {
-			p.Problems = []object.Problem{{Object: ref, Field: "spec.gatewayClassName", Reason: gateway.ReasonNotProgrammed,
-				Message: fmt.Sprintf("there is no GatewayClass %s: nothing of this Gateway is served; make it, or name class svcctl", gw.Spec.GatewayClassName)}}
+		why, foreign := "there is no GatewayClass %s: nothing of this Gateway is served; make it, or name class svcctl", c.Get(p.Refs[0]) != nil
+		if foreign {
+			why = "GatewayClass %s is of another controller: nothing of this Gateway is served here; name class svcctl"
 		}
+		p.Problems = []object.Problem{{Object: ref, Field: "spec.gatewayClassName", Reason: gateway.ReasonNotProgrammed, Warning: foreign, Message: fmt.Sprintf(why, gw.Spec.GatewayClassName)}}
 		if len(before.generated) > 0 { // its class was one of svcctl
 			c.addStatus(b, ref, nil)
 		}

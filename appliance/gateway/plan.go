@@ -482,13 +482,12 @@ func (p *plan) slices(svc *object.Service, r *route, l *listener, families []str
 	var out []string
 	for _, g := range r.groups[l.layer4] {
 		for _, family := range families {
-			has := false
+			before := len(p.out.Generated)
 			for _, from := range g.slices {
 				port := portOf(from, g.port)
 				if from.AddressType != family || port == nil || len(from.Endpoints) == 0 {
 					continue
 				}
-				has = true
 				s := p.slice(svc, g, from.Metadata.Name, family, l, r)
 				s.Ports[0].Port, s.Endpoints = port.Port, from.Endpoints
 				for _, key := range []string{object.AnnotationWeight, object.AnnotationCiliumWeight, object.AnnotationPriority} {
@@ -498,7 +497,7 @@ func (p *plan) slices(svc *object.Service, r *route, l *listener, families []str
 				}
 				p.out.Generated = append(p.out.Generated, s)
 			}
-			if !has { // its share is refused
+			if len(p.out.Generated) == before { // its share is refused
 				p.out.Generated = append(p.out.Generated, p.slice(svc, g, "", family, l, r))
 			}
 		}
