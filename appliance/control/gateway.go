@@ -409,10 +409,15 @@ func (c *gateways) planOne(w *work, ref object.Ref, b *batch) *gateway.Planned {
 	ours := gw != nil && c.isServed(ref)
 	var p gateway.Planned
 	if ours {
-		service := ref.Namespace + "/" + gateway.ServiceName(gw)
-		if holder, is := c.of[service]; !is || c.known[holder] == nil {
-			c.of[service] = ref
+		service := object.ServiceRef(ref.Namespace + "/" + gateway.ServiceName(gw))
+		holder := c.of[service.Key()]
+		if o := c.Get(service); o != nil && c.IsGenerated(service) { // another box of the fleet may have stored it
+			holder = object.Ref{Kind: object.KindGateway, Namespace: ref.Namespace, Name: o.GetMeta().OwnerReferences[0].Name}
 		}
+		if holder.Name == "" || c.known[holder] == nil && c.Get(holder) == nil {
+			holder = ref
+		}
+		c.of[service.Key()] = holder
 		p = gateway.Plan(gw, c, done)
 	} else if gw != nil {
 		p.Refs = []object.Ref{{Kind: object.KindGatewayClass, Name: gw.Spec.GatewayClassName}}

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"svcctl.io/svcctl/appliance/endpoints"
 	"svcctl.io/svcctl/store/object"
 )
 
@@ -61,6 +62,23 @@ func Test1211_gateways_whose_Services_have_one_name(t *testing.T) {
 	r.files(first + second + backends)
 	r.settle()
 	is("the first is back", green, map[string]string{"u.v": served, "u-v": refused})
+
+	// Another box of a fleet, which reads all of it at once, leaves the name to the Gateway that has it.
+	r = newGatewayRig(t)
+	this, other := r.c, NewEndpoints(endpoints.Facts{}, r.objects)
+	r.c = other
+	r.settle()
+	r.c = this
+	r.files(second + backends)
+	r.settle()
+	r.files(first + second + backends)
+	for _, r.c = range []*Endpoints{other, this, other} {
+		r.settle()
+		is("two boxes", green, map[string]string{"u.v": served, "u-v": refused})
+	}
+	if n := r.settle(); n != 0 {
+		t.Errorf("two boxes: %d changes without a cause", n)
+	}
 }
 
 // Test1212_reason_for_which_a_new_Gateway_is_not_served: a Gateway whose first Service is refused has the reason in its status.

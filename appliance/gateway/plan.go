@@ -129,19 +129,17 @@ func (p *plan) collect() {
 	}
 	slices.SortFunc(p.sets, func(a, b *listenerSet) int { return byAge(&a.object.Metadata, &b.object.Metadata) })
 	for rank, set := range p.sets {
+		for _, o := range p.objs.Children(set.ref) {
+			if r := routeOf(o); r != nil && !slices.ContainsFunc(p.routes, func(other *route) bool { return other.ref == r.ref }) {
+				p.routes = append(p.routes, r)
+			}
+		}
 		set.allowed = p.allows(p.gateway.Spec.AllowedListeners, set.object.Metadata.Namespace)
 		if !set.allowed {
 			continue
 		}
 		for i := range set.object.Spec.Listeners {
 			p.addListener(set.ref, &set.object.Metadata, set, &set.object.Spec.Listeners[i]).rank = rank + 1
-		}
-	}
-	for _, set := range p.sets {
-		for _, o := range p.objs.Children(set.ref) {
-			if r := routeOf(o); r != nil && !slices.ContainsFunc(p.routes, func(other *route) bool { return other.ref == r.ref }) {
-				p.routes = append(p.routes, r)
-			}
 		}
 	}
 	slices.SortFunc(p.routes, func(a, b *route) int { return cmp.Or(byAge(a.meta, b.meta), strings.Compare(a.ref.Kind, b.ref.Kind)) })

@@ -27,10 +27,7 @@ func no(kind, reason, message string) condition  { return condition{kind, false,
 // conditions returns conditions in the form of the API, with an observedGeneration, their messages cut to maxMessage bytes.
 func conditions(generation int64, list ...condition) (all []object.Condition) {
 	for _, c := range list {
-		status := "False"
-		if c.is {
-			status = "True"
-		}
+		status := map[bool]string{false: "False", true: "True"}[c.is]
 		if len(c.message) > maxMessage {
 			c.message = strings.ToValidUTF8(c.message[:maxMessage-len("…")], "") + "…"
 		}
