@@ -8,11 +8,13 @@ import (
 )
 
 // Test1154_gateway_whose_class_is_gone: a Gateway that was served is reported as one that nothing serves once its class is gone, or once it names
-// another class, also if that happens between two processes. A class that does not exist is a problem of the Gateway.
+// another class, also if that happens between two processes. A class that does not exist is an error of the Gateway, and one of another controller, as in
+// a manifest for it, a warning.
 func Test1154_gateway_whose_class_is_gone(t *testing.T) {
 	const mine = "---\napiVersion: gateway.networking.k8s.io/v1\nkind: GatewayClass\nmetadata: {name: mine}\nspec: {controllerName: svcctl.io/gateway-controller}\n"
 	const others = "---\napiVersion: gateway.networking.k8s.io/v1\nkind: GatewayClass\nmetadata: {name: others}\nspec: {controllerName: example.com/controller}\n"
 	const noClass = "there is no GatewayClass mine: nothing of this Gateway is served; make it, or name class svcctl"
+	const another = "GatewayClass others is of another controller: nothing of this Gateway is served here; name class svcctl"
 	text := strings.Replace(gatewayText, "gatewayClassName: svcctl", "gatewayClassName: mine", 1)
 	for _, c := range []struct {
 		name, text, problem string
@@ -20,7 +22,7 @@ func Test1154_gateway_whose_class_is_gone(t *testing.T) {
 	}{
 		{"its class is gone", text, noClass, false},
 		{"its class went between two processes", text, noClass, true},
-		{"it names a class of another controller", strings.Replace(text, "gatewayClassName: mine", "gatewayClassName: others", 1) + mine + others, "", false},
+		{"it names a class of another controller", strings.Replace(text, "gatewayClassName: mine", "gatewayClassName: others", 1) + mine + others, another, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			r := newGatewayRig(t)
@@ -48,6 +50,9 @@ func Test1154_gateway_whose_class_is_gone(t *testing.T) {
 			for _, p := range r.c.Problems() {
 				if p.Object == object.RefOf(r.get(object.KindGateway, "edge")) {
 					problem += p.Message
+					if p.Warning != (c.problem == another) {
+						t.Errorf("warning %t: %s", p.Warning, p.Message)
+					}
 				}
 			}
 			if problem != c.problem {

@@ -52,7 +52,7 @@ type gatewayIndex struct {
 	children map[object.Ref]refs         // the routes and ListenerSets by the parents that they name; those that name none by the zero Ref
 	parents  map[object.Ref][]object.Ref // the reverse of children: the parents that a route or ListenerSet names
 	users    map[object.Ref]refs         // the Gateways that depend on an object
-	of       map[string]object.Ref       // the Gateway of a generated Service
+	of       map[string]object.Ref       // the Gateway that has the name of a generated Service
 	known    map[object.Ref]*served
 }
 
@@ -266,7 +266,7 @@ func (c *gateways) adopt(w *work, o object.Object) {
 // servedOf returns the result of the last plan of a Gateway, an empty one if there is none.
 func (c *gateways) servedOf(ref object.Ref) *served {
 	if c.known[ref] == nil {
-		c.known[ref] = &served{generated: refs{}, routes: refs{}}
+		c.known[ref] = &served{generated: refs{}, made: map[object.Ref]object.Object{}, routes: refs{}}
 	}
 	return c.known[ref]
 }
@@ -409,13 +409,23 @@ func (c *gateways) planOne(w *work, ref object.Ref, b *batch) *gateway.Planned {
 	ours := gw != nil && c.isServed(ref)
 	var p gateway.Planned
 	if ours {
+		service := object.ServiceRef(ref.Namespace + "/" + gateway.ServiceName(gw))
+		holder := c.of[service.Key()]
+		if o := c.Get(service); o != nil && c.IsGenerated(service) { // another box of the fleet may have stored it
+			holder = object.Ref{Kind: object.KindGateway, Namespace: ref.Namespace, Name: o.GetMeta().OwnerReferences[0].Name}
+		}
+		if holder.Name == "" || c.known[holder] == nil && c.Get(holder) == nil {
+			holder = ref
+		}
+		c.of[service.Key()] = holder
 		p = gateway.Plan(gw, c, done)
 	} else if gw != nil {
 		p.Refs = []object.Ref{{Kind: object.KindGatewayClass, Name: gw.Spec.GatewayClassName}}
-		if c.Get(p.Refs[0]) == nil {
-			p.Problems = []object.Problem{{Object: ref, Field: "spec.gatewayClassName", Reason: gateway.ReasonNotProgrammed,
-				Message: fmt.Sprintf("there is no GatewayClass %s: nothing of this Gateway is served; make it, or name class svcctl", gw.Spec.GatewayClassName)}}
+		why, foreign := "there is no GatewayClass %s: nothing of this Gateway is served; make it, or name class svcctl", c.Get(p.Refs[0]) != nil
+		if foreign {
+			why = "GatewayClass %s is of another controller: nothing of this Gateway is served here; name class svcctl"
 		}
+		p.Problems = []object.Problem{{Object: ref, Field: "spec.gatewayClassName", Reason: gateway.ReasonNotProgrammed, Warning: foreign, Message: fmt.Sprintf(why, gw.Spec.GatewayClassName)}}
 		if len(before.generated) > 0 { // its class was one of svcctl
 			c.addStatus(b, ref, nil)
 		}
@@ -427,23 +437,25 @@ func (c *gateways) planOne(w *work, ref object.Ref, b *batch) *gateway.Planned {
 	} else {
 		p.Pending = p.Pending || !done
 	}
-	if before.failed == "" || !ours {
-		now := refs{}
-		_, stuck := c.stuck[ref]
-		for _, o := range p.Generated {
-			at := object.RefOf(o)
-			now.add(at)
-			if old, is := c.Get(at).(*object.Service); is && len(o.(*object.Service).Spec.IPFamilies) > 0 && o.(*object.Service).Spec.IPFamilies[0] != old.Spec.IPFamilies[0] {
-				b.deletes = append(b.deletes, at) // the first family of a Service never changes: the next sync makes another one
-				c.again.add(ref)
-			} else if last := before.made[at]; last == nil || stuck || !reflect.DeepEqual(last, o) || !c.IsGenerated(at) {
-				b.puts = append(b.puts, o)
-			}
+	var ports map[string]bool // those whose slices follow; nil if the plan is stored as a whole
+	if ours && before.failed != "" {
+		ports = before.follow(&p)
+	}
+	now := refs{}
+	_, stuck := c.stuck[ref]
+	for _, o := range p.Generated {
+		at := object.RefOf(o)
+		now.add(at)
+		if old, is := c.Get(at).(*object.Service); is && len(o.(*object.Service).Spec.IPFamilies) > 0 && o.(*object.Service).Spec.IPFamilies[0] != old.Spec.IPFamilies[0] {
+			b.deletes = append(b.deletes, at) // the first family of a Service never changes: the next sync makes another one
+			c.again.add(ref)
+		} else if last := before.made[at]; last == nil || stuck || !reflect.DeepEqual(last, o) || !c.IsGenerated(at) {
+			b.puts = append(b.puts, o)
 		}
-		for o := range before.generated {
-			if _, still := now[o]; !still {
-				b.deletes = append(b.deletes, o)
-			}
+	}
+	for o := range before.generated {
+		if _, still := now[o]; !still && (ports == nil || ports[portOf(c.Get(o))]) {
+			b.deletes = append(b.deletes, o)
 		}
 	}
 	planned := refs{}
@@ -459,6 +471,26 @@ func (c *gateways) planOne(w *work, ref object.Ref, b *batch) *gateway.Planned {
 		}
 	}
 	return &p
+}
+
+// follow leaves in a plan only the EndpointSlices of stored Services, after the store refused the plan as a whole: these Services stay as they are, and
+// their slices follow the backends. It returns the ports of these slices, as of portOf.
+func (s *served) follow(p *gateway.Planned) map[string]bool {
+	ports := map[string]bool{}
+	p.Generated = slices.DeleteFunc(p.Generated, func(o object.Object) bool {
+		service, _, _ := strings.Cut(portOf(o), ":")
+		_, ports[portOf(o)] = s.generated[object.ServiceRef(service)]
+		return !ports[portOf(o)]
+	})
+	return ports
+}
+
+// portOf returns the Service port of a generated EndpointSlice, as "namespace/name:tcp-80"; "" for other objects.
+func portOf(o object.Object) string {
+	if s, is := o.(*object.EndpointSlice); is {
+		return s.Metadata.Namespace + "/" + s.Metadata.Labels[object.LabelServiceName] + ":" + object.Deref(s.Ports[0].Name)
+	}
+	return ""
 }
 
 // addStatus adds an object to a batch if its planned status differs from the stored one. planned is nil for an object that no Gateway of this
@@ -531,10 +563,10 @@ func (c *gateways) keep(ref object.Ref, p *gateway.Planned, revision uint64) {
 	}
 	if s.failed == "" {
 		s.generated, s.made = refs{}, make(map[object.Ref]object.Object, len(p.Generated))
-		for _, o := range p.Generated {
-			s.generated.add(object.RefOf(o))
-			s.made[object.RefOf(o)] = o
-		}
+	}
+	for _, o := range p.Generated {
+		s.generated.add(object.RefOf(o))
+		s.made[object.RefOf(o)] = o
 	}
 	for o := range s.generated {
 		if o.Kind == object.KindService {
@@ -633,6 +665,8 @@ func (c *gateways) IsGenerated(ref object.Ref) bool {
 	_, owner := c.store.Get(ref)
 	return owner == store.Owner{Controller: GatewaysOwner}
 }
+
+func (c *gateways) Holder(service string) object.Ref { return c.of[service] }
 
 func (c *gateways) Trouble(key string) []gateway.Trouble {
 	all := slices.Clone(c.trouble[key])

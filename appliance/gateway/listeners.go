@@ -196,15 +196,7 @@ func (p *plan) conflicts() {
 	for _, all := range ports {
 		for _, l := range all { // in the order of precedence
 			for _, other := range all {
-				if other.rank < l.rank && !other.conflicted.is {
-					l.meet(other)
-				}
-			}
-			if l.conflicted.is {
-				continue
-			}
-			for _, other := range all {
-				if other != l && other.rank == l.rank && !meetsEarlier(other, all) {
+				if other.rank < l.rank && !other.conflicted.is || other != l && other.rank == l.rank && !meetsEarlier(other, all) {
 					l.meet(other)
 				}
 			}
@@ -248,10 +240,6 @@ func (l *listener) conflictWith(other *listener) (reason, why string) {
 // both.
 func intersect(a, b string) (string, bool) {
 	switch {
-	case a == "" || a == b:
-		return b, true
-	case b == "":
-		return a, true
 	case covers(a, b):
 		return b, true
 	case covers(b, a):
@@ -260,9 +248,8 @@ func intersect(a, b string) (string, bool) {
 	return "", false
 }
 
-// covers reports whether a wildcard hostname ("*.example.com") matches all that another hostname matches. "*." stands for one label or
-// more.
-func covers(wildcard, name string) bool {
-	suffix, is := strings.CutPrefix(wildcard, "*")
-	return is && strings.HasSuffix(strings.TrimPrefix(name, "*"), suffix)
+// covers reports whether a hostname matches all that another one, name, matches. "*." stands for one label or more, "" for any name.
+func covers(hostname, name string) bool {
+	suffix, wild := strings.CutPrefix(hostname, "*")
+	return hostname == "" || hostname == name || wild && strings.HasSuffix(strings.TrimPrefix(name, "*"), suffix)
 }

@@ -36,6 +36,8 @@ type Objects interface {
 	Grants(namespace string) []*object.ReferenceGrant
 	// IsGenerated reports whether an object exists and was generated for a Gateway.
 	IsGenerated(ref object.Ref) bool
+	// Holder returns the Gateway that has the name of a generated Service. The names of two Gateways may lead to one name of a Service.
+	Holder(service string) object.Ref
 	// Trouble returns the problems of a generated Service, nil if it is served as it is stored.
 	Trouble(key string) []Trouble
 }
@@ -127,19 +129,17 @@ func (p *plan) collect() {
 	}
 	slices.SortFunc(p.sets, func(a, b *listenerSet) int { return object.ByAge(&a.object.Metadata, &b.object.Metadata) })
 	for rank, set := range p.sets {
+		for _, o := range p.objs.Children(set.ref) {
+			if r := routeOf(o); r != nil && !slices.ContainsFunc(p.routes, func(other *route) bool { return other.ref == r.ref }) {
+				p.routes = append(p.routes, r)
+			}
+		}
 		set.allowed = p.allows(p.gateway.Spec.AllowedListeners, set.object.Metadata.Namespace)
 		if !set.allowed {
 			continue
 		}
 		for i := range set.object.Spec.Listeners {
 			p.addListener(set.ref, &set.object.Metadata, set, &set.object.Spec.Listeners[i]).rank = rank + 1
-		}
-	}
-	for _, set := range p.sets {
-		for _, o := range p.objs.Children(set.ref) {
-			if r := routeOf(o); r != nil && !slices.ContainsFunc(p.routes, func(other *route) bool { return other.ref == r.ref }) {
-				p.routes = append(p.routes, r)
-			}
 		}
 	}
 	slices.SortFunc(p.routes, func(a, b *route) int {
@@ -226,15 +226,15 @@ func (p *plan) generate() {
 	name := ServiceName(p.gateway)
 	p.out.Service = p.gateway.Metadata.Namespace + "/" + name
 	ref := object.ServiceRef(p.out.Service)
-	p.note(ref)
-	if o := p.objs.Get(ref); o != nil && !p.objs.IsGenerated(ref) {
-		p.taken = "Service " + ref.Key()
+	if o := p.get(ref); o != nil && !p.objs.IsGenerated(ref) {
+		p.taken = ref.String()
+	} else if holder := p.objs.Holder(p.out.Service); holder != p.ref {
+		p.taken = ref.String() + " of " + holder.String()
+	}
+	if p.taken != "" || p.refused {
 		return
 	}
-	if p.refused {
-		return
-	}
-	svc := p.service(name, object.TypeLoadBalancer)
+	svc := p.service(name, object.TypeLoadBalancer, !slices.ContainsFunc(p.listeners, (*listener).terminates))
 	svc.Spec.AllocateLoadBalancerNodePorts = new(bool)
 	families := p.addresses(svc)
 	done := map[string]bool{}
@@ -259,6 +259,7 @@ func (p *plan) generate() {
 			p.slices(svc, r, l, families)
 		}
 	}
+	p.fit(svc)
 	if len(svc.Spec.Ports) > 0 {
 		p.out.Generated = append([]object.Object{svc}, p.out.Generated...)
 	}
@@ -276,8 +277,9 @@ func (p *plan) firstOf(of *listener) (first *route) {
 	return first
 }
 
-// service returns a new Service for the Gateway, without ports. kind is the type of the Service, ClusterIP or LoadBalancer.
-func (p *plan) service(name, kind string) *object.Service {
+// service returns a new Service for the Gateway, without ports. kind is the type of the Service, ClusterIP or LoadBalancer. If ends is set, it has the
+// annotations of the Gateway about TLS of clients: where no listener ends TLS, they are errors, as at every Service.
+func (p *plan) service(name, kind string, ends bool) *object.Service {
 	svc := &object.Service{
 		TypeMeta: object.TypeMeta{Kind: object.KindService, APIVersion: object.APIVersionCore},
 		Metadata: p.meta(name), Spec: object.ServiceSpec{Type: kind},
@@ -285,7 +287,7 @@ func (p *plan) service(name, kind string) *object.Service {
 	svc.Metadata.Annotations = map[string]string{}
 	if infra := p.gateway.Spec.Infrastructure; infra != nil {
 		for key, value := range infra.Annotations {
-			about := strings.HasPrefix(key, object.AnnotationTLSServices) || strings.HasPrefix(key, object.AnnotationTLSSecret)
+			about := !ends && strings.HasPrefix(key, "svcctl.io/tls-") || strings.HasPrefix(key, object.AnnotationTLSServices) || strings.HasPrefix(key, object.AnnotationTLSSecret)
 			if kind != object.TypeLoadBalancer {
 				about = about || key == annotation.LoadBalancerIPs || key == object.AnnotationPortRanges || key == annotation.SharingKey
 			}
@@ -352,35 +354,28 @@ func (p *plan) addresses(svc *object.Service) (families []string) {
 }
 
 // lead generates a Service for each route of each TLS listener of a port, and annotates svc so that its relay chooses among them by TLS
-// server name.
+// server name. Connections for the hostname of a listener that no route serves, and for all other names, are reset instead of going to a listener with
+// a less specific hostname.
 func (p *plan) lead(svc *object.Service, first *listener, families []string) {
-	to := map[string]string{} // by name
+	to := map[string]string{"*": ""} // by name; "" resets connections
 	for _, l := range p.listeners {
 		if !l.serves() || l.port != first.port {
 			continue
 		}
+		to[serverName(l.hostname())] = ""
 		for _, a := range l.attached {
-			var names []string
-			for _, name := range a.names {
-				if _, taken := to[serverName(name)]; !taken && l.isFor(a, name) {
-					names = append(names, serverName(name))
-				}
-			}
+			names := slices.DeleteFunc(slices.Clone(a.names), func(name string) bool { return !l.isFor(a, name) || p.isLeft(l, name) })
 			if len(names) == 0 {
-				continue // older routes have them all
+				continue // other routes, or other listeners, have them all
 			}
 			child := p.child(svc, l, a.route)
 			for _, name := range names {
-				to[name] = child.Metadata.Name
+				to[serverName(name)] = child.Metadata.Name
 			}
 			p.out.Generated = append(p.out.Generated, child)
 			p.slices(child, a.route, l, families)
 		}
 	}
-	if len(to) == 0 {
-		return
-	}
-	p.isolate(first, to)
 	var pairs []string
 	for _, name := range slices.Sorted(maps.Keys(to)) {
 		pairs = append(pairs, name+"="+to[name])
@@ -400,6 +395,13 @@ func (l *listener) isFor(a *attachment, name string) bool {
 	return best == a
 }
 
+// isLeft reports whether a listener leaves a hostname of its own to another one of its port, whose hostname is more specific (GatewaySpec.listeners).
+func (p *plan) isLeft(l *listener, name string) bool {
+	return slices.ContainsFunc(p.listeners, func(other *listener) bool {
+		return other.serves() && other.port == l.port && other.hostname() != l.hostname() && covers(l.hostname(), other.hostname()) && covers(other.hostname(), name)
+	})
+}
+
 // serverName returns the form of a listener's hostname in the annotation svcctl.io/tls-services: "**." stands for one label or more, "*"
 // for any name.
 func serverName(hostname string) string {
@@ -409,24 +411,10 @@ func serverName(hostname string) string {
 	return cmp.Or(hostname, "*")
 }
 
-// isolate adds the names that no route serves to the map to, with the value "" for no Service. They are the hostnames of the port's listeners, and
-// "*" for all other names. Connections for them are reset instead of going to a listener with a less specific hostname.
-func (p *plan) isolate(first *listener, to map[string]string) {
-	names := []string{"*"}
-	for _, l := range p.listeners {
-		if l.serves() && l.port == first.port {
-			names = append(names, serverName(l.hostname()))
-		}
-	}
-	for _, name := range names {
-		to[name] = cmp.Or(to[name], "")
-	}
-}
-
 // child generates the Service of a route at a TLS listener. The Service svc of the Gateway passes connections on to it by server name.
 func (p *plan) child(svc *object.Service, l *listener, r *route) *object.Service {
 	of := l.owner.String() + "/" + l.spec.Name + " " + r.ref.String()
-	child := p.service(named(svc.Metadata.Name+"-"+strings.ReplaceAll(r.meta.Name, ".", "-"), of), object.TypeClusterIP)
+	child := p.service(named(svc.Metadata.Name+"-"+strings.ReplaceAll(r.meta.Name, ".", "-"), of), object.TypeClusterIP, l.terminates() || !slices.ContainsFunc(p.listeners, (*listener).terminates))
 	child.Spec.IPFamilies, child.Spec.IPFamilyPolicy = svc.Spec.IPFamilies, svc.Spec.IPFamilyPolicy
 	child.Spec.Ports = []object.ServicePort{{Name: l.port, Protocol: object.ProtocolTCP, Port: l.spec.Port, TargetPort: object.IntOrString{Int: l.spec.Port}}}
 	describe(child.Metadata.Annotations, l, r)
@@ -437,7 +425,22 @@ func (p *plan) child(svc *object.Service, l *listener, r *route) *object.Service
 		}
 		child.Metadata.Annotations[object.AnnotationTLSSecret] = strings.Join(names, ",")
 	}
+	p.fit(child)
 	return child
+}
+
+// fit removes from a generated Service the annotations about ports of the Gateway that it does not have. Where it ends no TLS, it passes connections of
+// TLS on as they are, whatever protocol the Gateway has for endpoints.
+func (p *plan) fit(svc *object.Service) {
+	of := svc.Metadata.Annotations
+	for _, l := range p.listeners {
+		own := object.AnnotationBackendProtocol + "." + l.port
+		if !slices.ContainsFunc(svc.Spec.Ports, func(port object.ServicePort) bool { return port.Name == l.port }) {
+			maps.DeleteFunc(of, func(key, _ string) bool { return strings.HasSuffix(key, "."+l.port) })
+		} else if of[object.AnnotationTLSSecret] == "" && l.isNamed() && of[object.AnnotationBackendProtocol]+of[own] != "" {
+			of[own] = "tcp"
+		}
+	}
 }
 
 // certificate returns the name of the Secret with a certificate in the namespace of the Gateway. If a ReferenceGrant permits a Secret of another
@@ -447,13 +450,12 @@ func (p *plan) certificate(ref object.Ref) string {
 		return ref.Name
 	}
 	name := named(ServiceName(p.gateway), "Secret "+ref.Key())
-	if slices.ContainsFunc(p.out.Generated, func(o object.Object) bool {
+	if !slices.ContainsFunc(p.out.Generated, func(o object.Object) bool {
 		return o.GetTypeMeta().Kind == object.KindSecret && o.GetMeta().Name == name
 	}) {
-		return name
+		secret := p.objs.Get(ref).(*object.Secret)
+		p.out.Generated = append(p.out.Generated, &object.Secret{TypeMeta: secret.TypeMeta, Metadata: p.meta(name), Type: secret.Type, Data: secret.Data})
 	}
-	secret := p.objs.Get(ref).(*object.Secret)
-	p.out.Generated = append(p.out.Generated, &object.Secret{TypeMeta: secret.TypeMeta, Metadata: p.meta(name), Type: secret.Type, Data: secret.Data})
 	return name
 }
 
@@ -470,13 +472,12 @@ func (p *plan) slices(svc *object.Service, r *route, l *listener, families []str
 	var out []string
 	for _, g := range r.groups[l.layer4] {
 		for _, family := range families {
-			has := false
+			before := len(p.out.Generated)
 			for _, from := range g.slices {
 				port := portOf(from, g.port)
 				if from.AddressType != family || port == nil || len(from.Endpoints) == 0 {
 					continue
 				}
-				has = true
 				s := p.slice(svc, g, from.Metadata.Name, family, l, r)
 				s.Ports[0].Port, s.Endpoints = port.Port, from.Endpoints
 				for _, key := range []string{object.AnnotationWeight, object.AnnotationCiliumWeight, object.AnnotationPriority} {
@@ -486,7 +487,7 @@ func (p *plan) slices(svc *object.Service, r *route, l *listener, families []str
 				}
 				p.out.Generated = append(p.out.Generated, s)
 			}
-			if !has { // its share is refused
+			if len(p.out.Generated) == before { // its share is refused
 				p.out.Generated = append(p.out.Generated, p.slice(svc, g, "", family, l, r))
 			}
 		}

@@ -102,6 +102,9 @@ func (w *world) Grants(namespace string) (all []*object.ReferenceGrant) {
 
 func (w *world) IsGenerated(ref object.Ref) bool { return w.generated[ref] }
 func (w *world) Trouble(string) []Trouble        { return w.trouble }
+func (w *world) Holder(string) object.Ref {
+	return object.Ref{Kind: object.KindGateway, Namespace: "default", Name: "edge"}
+}
 
 // plan plans the Gateway edge, stores its objects with an address, and plans it once more, as programmed.
 func (w *world) plan(t *testing.T, address string) Planned {

@@ -106,31 +106,25 @@ func valueOr[T any](field *T, otherwise T) T {
 // readHTTP reads an HTTPRoute into r. It is served if it has a single rule without matches and filters, like a TCPRoute; otherwise
 // r.unserved is set.
 func (r *route) readHTTP(o *object.HTTPRoute) {
-	const alone = "svcctl balances connections: matches, filters and several rules are not served"
-	if len(o.Spec.Rules) != 1 {
-		r.unserved = alone
-	}
+	whole := len(o.Spec.Rules) == 1
 	for i := range o.Spec.Rules {
 		rule := &o.Spec.Rules[i]
 		for j := range rule.Matches {
 			m := &rule.Matches[j]
 			path := m.Path == nil || (object.Deref(m.Path.Type) == "" || *m.Path.Type == "PathPrefix") && (object.Deref(m.Path.Value) == "" || *m.Path.Value == "/")
-			if !path || len(m.Headers)+len(m.QueryParams) > 0 || m.Method != nil {
-				r.unserved = alone
-			}
+			whole = whole && path && len(m.Headers)+len(m.QueryParams) == 0 && m.Method == nil
 		}
-		if len(rule.Filters) > 0 {
-			r.unserved = alone
-		}
+		whole = whole && len(rule.Filters) == 0
 		if rule.Timeouts != nil {
 			r.unserved = "svcctl balances connections: timeouts of requests are not served; set svcctl.io/idle-timeout in spec.infrastructure.annotations of the Gateway"
 		}
 		for j := range rule.BackendRefs {
-			if len(rule.BackendRefs[j].Filters) > 0 {
-				r.unserved = alone
-			}
+			whole = whole && len(rule.BackendRefs[j].Filters) == 0
 			r.backends = append(r.backends, rule.BackendRefs[j].Backend())
 		}
+	}
+	if !whole {
+		r.unserved = "svcctl balances connections: matches, filters and several rules are not served"
 	}
 }
 

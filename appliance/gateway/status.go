@@ -27,10 +27,7 @@ func no(kind, reason, message string) condition  { return condition{kind, false,
 // conditions returns conditions in the form of the API, with an observedGeneration, their messages cut to maxMessage bytes.
 func conditions(generation int64, list ...condition) (all []object.Condition) {
 	for _, c := range list {
-		status := "False"
-		if c.is {
-			status = "True"
-		}
+		status := map[bool]string{false: "False", true: "True"}[c.is]
 		if len(c.message) > maxMessage {
 			c.message = strings.ToValidUTF8(c.message[:maxMessage-len("…")], "") + "…"
 		}
@@ -213,14 +210,13 @@ func (p *plan) programmed(done bool) (c condition, addresses []object.GatewaySta
 	for i := range p.gateway.Spec.Addresses {
 		addr, err := netip.ParseAddr(object.Deref(p.gateway.Spec.Addresses[i].Value))
 		if svc != nil && err == nil && !slices.Contains(has, addr.Unmap().String()) {
-			const why = "%s is not to be had: it is in no pool of load balancer IPs, or another Service has it"
-			return no("Programmed", "AddressNotUsable", cmp.Or(trouble, fmt.Sprintf(why, addr))), addresses
+			why := cmp.Or(trouble, fmt.Sprintf("%s is not to be had: it is in no pool of load balancer IPs, or another Service has it", addr))
+			return no("Programmed", "AddressNotUsable", why), addresses
 		}
 	}
 	switch {
 	case len(has) == 0:
-		const why = "no pool of load balancer IPs has an address left: set --load-balancer-pool, or make an IPAddressPool"
-		return no("Programmed", "AddressNotAssigned", cmp.Or(trouble, why)), nil
+		return no("Programmed", "AddressNotAssigned", cmp.Or(trouble, "no pool of load balancer IPs has an address left: set --load-balancer-pool, or make an IPAddressPool")), nil
 	case trouble != "":
 		return no("Programmed", "AddressNotUsable", trouble), addresses
 	}

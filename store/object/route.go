@@ -248,7 +248,12 @@ func (o *HTTPRoute) GetMeta() *ObjectMeta { return &o.Metadata }
 
 func (s *L4RouteSpec) rules(at path) Errors { return parentRules(at.child("parentRefs"), s.ParentRefs) }
 func (s *HTTPRouteSpec) rules(at path) Errors {
-	return append(parentRules(at.child("parentRefs"), s.ParentRefs), s.matchRules(at)...)
+	matches := 0
+	for _, r := range s.Rules {
+		matches += len(r.Matches)
+	}
+	return append(parentRules(at.child("parentRefs"), s.ParentRefs), violated(matches > 128, at.child("rules"),
+		"While 16 rules and 64 matches per rule are allowed, the total number of matches across all rules in a route must be less than 128")...)
 }
 
 // parentRules returns the errors about a list of parentRefs: several that name the same parent must differ in sectionName or port.
@@ -296,15 +301,6 @@ func (r *BackendRef) rules(at path) Errors             { return portRule(at, r.G
 func (r *BackendObjectReference) rules(at path) Errors { return portRule(at, r.Group, r.Kind, r.Port) }
 func (r *HTTPBackendRef) rules(at path) Errors {
 	return append(portRule(at, r.Group, r.Kind, r.Port), filterRules(at.child("filters"), r.Filters)...)
-}
-
-func (s *HTTPRouteSpec) matchRules(at path) Errors {
-	matches := 0
-	for _, r := range s.Rules {
-		matches += len(r.Matches)
-	}
-	return violated(matches > 128, at.child("rules"),
-		"While 16 rules and 64 matches per rule are allowed, the total number of matches across all rules in a route must be less than 128")
 }
 
 func (r *HTTPRouteRule) rules(at path) Errors {

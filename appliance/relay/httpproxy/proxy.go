@@ -46,7 +46,8 @@ type Client struct {
 	Stale func() bool
 	// Outdated reports whether new connections of the client are served in another way. Then the client's connection ends after the next response.
 	Outdated func() bool
-	// ResponseTimeout is the maximum time that an endpoint may take to send the headers of a response.
+	// ResponseTimeout is the maximum time that an endpoint may take to send the headers of a response. Streams of gRPC have none: their headers come with
+	// the first message.
 	ResponseTimeout time.Duration
 	// Hosts are the hosts whose requests are forwarded, in lower case. "*.example.com" matches all names below example.com. If nil, all requests are
 	// forwarded.
@@ -182,9 +183,7 @@ const firstTime = time.Second
 func (p *Proxy) awaitFirst(ctx context.Context, server *http.Server) {
 	ctx, cancel := context.WithTimeout(ctx, firstTime)
 	defer cancel()
-	tick := time.NewTicker(firstTime / 100)
-	defer tick.Stop()
-	for {
+	for ; ctx.Err() == nil; time.Sleep(firstTime / 100) {
 		waits := false
 		p.sessions.Range(func(_, found any) bool {
 			s := found.(*session)
@@ -194,33 +193,31 @@ func (p *Proxy) awaitFirst(ctx context.Context, server *http.Server) {
 		if !waits {
 			return
 		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
 	}
 }
 
 // Serve serves the requests of a client until its connection has ended, and closes conn. When ctx is done, requests that wait for an endpoint are
-// canceled. The caller must cancel ctx when the client is gone, since net/http does not notice this for a client that has sent more than one request.
+// canceled. The caller must cancel ctx when the client is gone, since net/http does not notice this for a client that has sent more than one request,
+// and close the connections to endpoints afterwards.
 func (p *Proxy) Serve(ctx context.Context, conn net.Conn, c Client) {
 	ctx, end := context.WithCancel(ctx)
 	defer end()
 	done := make(chan struct{})
 	s := &session{client: c, ctx: ctx, end: sync.OnceFunc(func() { close(done) })}
-	s.transport = &http.Transport{
+	first := &http.Transport{
 		DialContext:        func(ctx context.Context, _, _ string) (net.Conn, error) { return c.Dial(ctx) },
 		DisableCompression: true, MaxConnsPerHost: maxStreams, MaxIdleConnsPerHost: idleBackends, IdleConnTimeout: idleTime,
 		ResponseHeaderTimeout: c.ResponseTimeout, MaxResponseHeaderBytes: headerBytes, ExpectContinueTimeout: continueTime,
 	}
+	s.transports = []*http.Transport{first}
 	if c.HTTP2 {
-		s.transport.Protocols = &http.Protocols{}
-		s.transport.Protocols.SetUnencryptedHTTP2(true)
+		first.Protocols = &http.Protocols{}
+		first.Protocols.SetUnencryptedHTTP2(true)
+		s.transports = append(s.transports, first.Clone())
+		s.transports[1].ResponseHeaderTimeout = 0
 	}
 	p.sessions.Store(conn, s)
 	defer p.sessions.Delete(conn)
-	defer func() { s.current().CloseIdleConnections() }()
 	accepted := p.accepted
 	if secured, is := conn.(*tls.Conn); is && secured.ConnectionState().NegotiatedProtocol == "h2" {
 		accepted = p.negotiated
@@ -235,26 +232,32 @@ func (p *Proxy) Serve(ctx context.Context, conn net.Conn, c Client) {
 
 // session is a client connection with its connections to endpoints.
 type session struct {
-	client    Client
-	ctx       context.Context             // context of its requests
-	server    atomic.Pointer[http.Server] // the server that serves the connection; nil if none does yet
-	asked     atomic.Bool                 // a request was received on the connection
-	end       func()                      // makes Serve return: the client's connection has ended
-	hijacked  atomic.Bool                 // the client's connection was upgraded
-	mu        sync.Mutex
-	transport *http.Transport
+	client   Client
+	ctx      context.Context             // context of its requests
+	server   atomic.Pointer[http.Server] // the server that serves the connection; nil if none does yet
+	asked    atomic.Bool                 // a request was received on the connection
+	end      func()                      // makes Serve return: the client's connection has ended
+	hijacked atomic.Bool                 // the client's connection was upgraded
+	mu       sync.Mutex
+	// transports has a second one with endpoints of HTTP/2: that of streams, which have no ResponseTimeout.
+	transports []*http.Transport
 }
 
-// current returns the transport for the next request. It replaces one with stale connections, since those with open requests get further ones over
+// current returns the transport for a request. It replaces those with stale connections, since connections with open requests get further ones over
 // HTTP/2.
-func (s *session) current() *http.Transport {
+func (s *session) current(r *http.Request) *http.Transport {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.client.Stale() {
-		s.transport.CloseIdleConnections()
-		s.transport = s.transport.Clone()
+		for i, t := range s.transports {
+			t.CloseIdleConnections()
+			s.transports[i] = t.Clone()
+		}
 	}
-	return s.transport
+	if streams(s, r) {
+		return s.transports[1]
+	}
+	return s.transports[0]
 }
 
 // endIfOutdated makes net/http end the client's connection after a response with the given header: over HTTP/2, it sends GOAWAY.
@@ -337,7 +340,8 @@ func (c *Client) serves(host string) bool {
 	})
 }
 
-// streams reports whether a request may stay open without sending any data, as a gRPC stream does. Such a request has no timeout for its body.
+// streams reports whether a request may stay open without sending any data, as a gRPC stream does. Such a request has no timeout for its body, nor for its
+// response.
 func streams(s *session, r *http.Request) bool {
 	return s.client.HTTP2 && r.ProtoMajor == 2 && strings.HasPrefix(r.Header.Get("Content-Type"), "application/grpc")
 }
@@ -376,7 +380,7 @@ func rewrite(r *httputil.ProxyRequest) {
 type transport struct{}
 
 func (transport) RoundTrip(r *http.Request) (*http.Response, error) {
-	return r.Context().Value(sessionKey{}).(*session).current().RoundTrip(r)
+	return r.Context().Value(sessionKey{}).(*session).current(r).RoundTrip(r)
 }
 
 // failed responds to the client if the endpoint did not respond to its request. The status depends on err.
