@@ -30,8 +30,8 @@ type part struct {
 	body    []part
 }
 
-// path is a sequence of steps. Each step is applied to every value that the previous step found.
-type path []step
+// path is a sequence of unions of steps. The steps of a union are applied one after the other, each to every value that the previous union found.
+type path [][]step
 
 // step returns the values that one step of a path finds, starting from a value. root is the whole object.
 type step func(root, from any) []any
@@ -112,10 +112,12 @@ func Text(value any) string {
 
 func (p path) find(root, here any) []any {
 	found := []any{here}
-	for _, s := range p {
+	for _, union := range p {
 		var to []any
-		for _, v := range found {
-			to = append(to, s(root, v)...)
+		for _, s := range union {
+			for _, v := range found {
+				to = append(to, s(root, v)...)
+			}
 		}
 		found = to
 	}
@@ -322,19 +324,19 @@ func (p *parser) quoted() string {
 func (p *parser) path(depth int) path {
 	steps, start := path{}, p.at
 	if p.skip("$") {
-		steps = append(steps, func(root, _ any) []any { return []any{root} })
+		steps = append(steps, []step{func(root, _ any) []any { return []any{root} }})
 	} else {
 		p.skip("@")
 	}
 	for p.at < len(p.text) {
 		switch {
 		case p.skip(".."):
-			if steps = append(steps, below); !p.next("[") {
-				steps = append(steps, p.name())
+			if steps = append(steps, []step{below}); !p.next("[") {
+				steps = append(steps, []step{p.name()})
 			}
 		case p.skip("."):
 			if p.at < len(p.text) && !p.next(" }[)") { // else it is the object itself
-				steps = append(steps, p.name())
+				steps = append(steps, []step{p.name()})
 			}
 		case p.skip("["):
 			steps = append(steps, p.bracket(depth))
@@ -367,23 +369,17 @@ func (p *parser) name() step {
 }
 
 // bracket parses the text between [ and ].
-func (p *parser) bracket(depth int) step {
+func (p *parser) bracket(depth int) (union []step) {
 	if p.blanks(); p.skip("?(") {
-		return p.filter(depth + 1)
+		return []step{p.filter(depth + 1)}
 	}
-	var union []step
 	for more := true; more; more = p.skip(",") {
 		p.blanks()
 		union = append(union, p.subscript())
 		p.blanks()
 	}
 	p.want("]")
-	return func(root, v any) (all []any) {
-		for _, s := range union {
-			all = append(all, s(root, v)...)
-		}
-		return all
-	}
+	return union
 }
 
 // subscript parses '*', a quoted name, an index or a slice.
@@ -393,7 +389,7 @@ func (p *parser) subscript() step {
 		name := p.quoted()
 		whole, names := field(name), path{}
 		for part := range strings.SplitSeq(name, ".") {
-			names = append(names, field(part))
+			names = append(names, []step{field(part)})
 		}
 		return func(root, v any) []any {
 			if found := whole(root, v); found != nil {

@@ -296,7 +296,7 @@ func (b *batch) report(it *item) error {
 	if it.writing != nil {
 		it.result.Warnings = it.writing.options.warnings
 		if it.result.Object != nil {
-			it.result.Object = shown(it.result.Object, it.writing.request)
+			it.result.Object = shown(b.server.written(it.writing, it.result.Object), it.writing.request)
 		}
 	}
 	return b.out.Encode(it.result)

@@ -309,3 +309,17 @@ func TestAnnotationsThatAreNoText(t *testing.T) {
 		}
 	}
 }
+
+// TestBatchAnswersHaveConditions compares what a batch and a dry run of it answer with a read: without the conditions of the Service, `svcctl diff`
+// of a Service that another manager or a file made would print them as removed.
+func TestBatchAnswersHaveConditions(t *testing.T) {
+	w := newWorld(t)
+	w.server.conditions = &judged{}
+	for _, query := range []string{"fieldManager=other", "fieldManager=other&dryRun=All", "fieldManager=third&dryRun=All", "fieldManager=svcctl"} {
+		for _, line := range w.batch(strings.Replace(batchPath, "fieldManager=svcctl", query, 1), applied1("a", "a"), typeLines) {
+			if got, want := fmt.Sprint(at(line, "object", "status")), fmt.Sprint(w.get(servicesPath + "/a")["status"]); got != want || !strings.Contains(got, "Ready") {
+				t.Errorf("%s: the batch answers the status %s, a read %s", query, got, want)
+			}
+		}
+	}
+}

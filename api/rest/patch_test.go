@@ -129,9 +129,13 @@ func TestApply(t *testing.T) {
 		"other kind": {"?fieldManager=a", `{"apiVersion":"v1","kind":"Pod"}`, 400, "invalid object type"},
 		"entries":    {"?fieldManager=a", `{"apiVersion":"v1","kind":"Service","metadata":{"name":"web","managedFields":[]}}`, 400, "metadata.managedFields must be nil"},
 		"unknown":    {"?fieldManager=a&fieldValidation=Strict", strings.Replace(applied, `"selector"`, `"bogus":1,"selector"`, 1), 400, `unknown field "spec.bogus"`},
-		"type":       {"?fieldManager=a", `{"apiVersion":"v1","kind":"Service","spec":[]}`, 400, "failed to create typed patch object (default/web; v1, Kind=Service)"},
-		"stale":      {"?fieldManager=a&force=1", strings.Replace(applied, `"name":"web"`, `"name":"web","resourceVersion":"1"`, 1), 409, "modified"},
-		"nothing":    {"?fieldManager=a", ``, 400, "error decoding patch"},
+		// An apply is typed: a field without a type is refused whatever fieldValidation is, as in Kubernetes.
+		"a warning": {"?fieldManager=a", strings.Replace(applied, `"selector"`, `"bogus":1,"selector"`, 1), 400, `unknown field "spec.bogus"`},
+		"ignored":   {"?fieldManager=a&fieldValidation=Ignore", strings.Replace(applied, `"selector"`, `"bogus":1,"selector"`, 1), 400, `unknown field "spec.bogus"`},
+		"twice":     {"?fieldManager=a&fieldValidation=Strict", strings.Replace(applied, `"selector"`, `"selector":{},"selector"`, 1), 400, `duplicate field "spec.selector"`},
+		"type":      {"?fieldManager=a", `{"apiVersion":"v1","kind":"Service","spec":[]}`, 400, "failed to create typed patch object (default/web; v1, Kind=Service)"},
+		"stale":     {"?fieldManager=a&force=1", strings.Replace(applied, `"name":"web"`, `"name":"web","resourceVersion":"1"`, 1), 409, "modified"},
+		"nothing":   {"?fieldManager=a", ``, 400, "error decoding patch"},
 	} {
 		answer := w.sends("PATCH", web+c.query, c.body, asApply)
 		if message := fmt.Sprint(decoded(t, answer.Body.Bytes())["message"]); answer.Code != c.code || !strings.Contains(message, c.want) {

@@ -392,8 +392,8 @@ func (s *Server) applying(r *request, o *options, applied map[string]any, fieldW
 	if err != nil {
 		return nil, badRequest("failed to create typed patch object (%s/%s; %s, Kind=%s): %v", r.namespace, r.name, r.kind.APIVersion(), r.kind.Name, err).at(r.kind, r.name, err)
 	}
-	if fieldWarnings = append(fieldWarnings, unknown...); len(fieldWarnings) > 0 && o.validation == strict {
-		return nil, badRequest("error strict decoding patch: %v", schema.StrictError(fieldWarnings))
+	if len(unknown) > 0 || len(fieldWarnings) > 0 && o.validation == strict { // an apply is typed: each field needs a type
+		return nil, badRequest("error strict decoding patch: %v", schema.StrictError(append(fieldWarnings, unknown...)))
 	}
 	o.warnOfFields(fieldWarnings)
 	if err := inNamespace(applied, r); err != nil {

@@ -303,16 +303,15 @@ func (r *Recorder) event(h happening, now time.Time) *object.Event {
 	}
 }
 
-// maxEventName is the longest name of an Event, a DNS subdomain, in bytes.
-const maxEventName = 253
-
-// eventName returns the name of the Event for a message about an object, with a hash as in Kubernetes. Equal messages get equal names, regardless of
-// the position of the object in a file.
+// eventName returns the name of the Event for a message about an object, with a hash as in Kubernetes; the hash alone where an Event cannot have
+// the name of the object, as of a ClusterRole with a colon. Equal messages get equal names, regardless of the position of the object in a file.
 func eventName(h happening, uid string) string {
 	digest := sha256.Sum256(fmt.Appendf(nil, "%s\n%s\n%s\n%s", h.object, uid, h.reason, h.message))
 	suffix := fmt.Sprintf(".%x", digest[:8])
-	name := h.object.Name
-	return name[:min(len(name), maxEventName-len(suffix))] + suffix
+	if name := h.object.Name + suffix; len(object.NameProblems(name)) == 0 {
+		return name
+	}
+	return suffix[1:]
 }
 
 const (

@@ -48,8 +48,6 @@ var contradictions = []struct {
 		[]string{"spec.clusterIPs[0]", "expected an IPv4 value as indicated by `ipFamilies[0]`"}},
 	{"clusterIP: 172.30.0.40\nclusterIPs: [172.30.0.41]\nports: [{port: 80}]",
 		[]string{"spec.clusterIPs", "first value must match `clusterIP`"}},
-	{"sessionAffinity: None\nsessionAffinityConfig: {clientIP: {timeoutSeconds: 10}}\nports: [{port: 80}]",
-		[]string{"spec.sessionAffinityConfig", "Forbidden: must not be set when session affinity is None"}},
 	{"type: ExternalName\nexternalName: example.com\nipFamilies: [IPv4]",
 		[]string{"spec.ipFamilies", "Forbidden: may not be set for ExternalName services"}},
 }

@@ -149,6 +149,24 @@ func TestEventsOfWhatIsNotThere(t *testing.T) {
 	}
 }
 
+// Objects of other kinds may have names that Events cannot have, as ClusterRoles with a colon, and refused documents any.
+func TestEventsOfNamesThatEventsCannotHave(t *testing.T) {
+	r := newRig(t)
+	rec := r.recorder()
+	r.host()
+	r.write("web.yaml", web("web", "10.96.0.10", "10.1.0.1"))
+	r.step()
+	var all []manifest.Problem
+	for _, name := range []string{"metallb-system:speaker", "{{name}}", strings.Repeat("a", 235) + "-" + strings.Repeat("b", 17), "Ä"} {
+		all = append(all, manifest.Problem{Object: object.Ref{Kind: "ClusterRole", Namespace: "default", Name: name}, Reason: "NotServed", Message: "ignored"})
+	}
+	rec.Report(nil, all)
+	r.flush(rec)
+	if got := r.events(); strings.Count(got, "Warning NotServed: ignored x1\n") != len(all) || strings.Contains(r.logged.String(), "cannot be written") {
+		t.Errorf("events:\n%s\nlog:\n%s", got, r.logged.String())
+	}
+}
+
 func TestEventsAreBounded(t *testing.T) {
 	r := newRig(t)
 	r.host()

@@ -66,6 +66,7 @@ func TestTrees(t *testing.T) {
 		"octal":      {"a.yaml", "a:\n- 010\n", []string{"a.yaml:2:3: a: the leading zero of 010 makes it an octal number to some readers; write it without"}},
 		"scalar":     {"a.yaml", "hello\n", []string{"a.yaml:1:1: expected an object, got the text \"hello\""}},
 		"syntax":     {"a.yaml", "a: 1\n---\nb: [\n", []string{`1 {"a":1}`, "a.yaml:3:4: could not be parsed: did not find expected node content"}},
+		"version":    {"a.yaml", "%YAML 1.2\n---\na: 1\n", []string{"a.yaml:1:1: could not be parsed: found incompatible YAML document; leave out the line that begins with %YAML, or write %YAML 1.1"}},
 		"template":   {"a.yaml", "kind: A\n---\n{{- if .Values.b }}\nkind: B\n{{- end }}\n", []string{`1 {"kind":"A"}`, "a.yaml:3:1: could not be parsed: did not find expected node content; this looks like a template: render it first, as with `helm template`"}},
 		"flow":       {"a.yaml", "{a: 1}\n", []string{`1 {"a":1}`}},
 		"empty":      {"a.yaml", "# nothing\n", nil},

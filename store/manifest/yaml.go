@@ -383,6 +383,9 @@ func syntaxError(text []byte, err error) *refusal {
 		message += "; check the indentation here and in the lines before"
 	case strings.Contains(message, "unexpected end of stream"):
 		message += "; a quote that starts here is not closed, or the file is cut off"
+	case strings.Contains(message, "found incompatible YAML document"):
+		line, column = lineColumn(text, max(0, bytes.Index(text, []byte("%YAML"))))
+		message += "; leave out the line that begins with %YAML, or write %YAML 1.1"
 	}
 	return &refusal{line: line, column: column, reason: reason, message: "could not be parsed: " + message}
 }

@@ -42,6 +42,12 @@ func TestDefault(t *testing.T) {
 			func() Object { return &Service{} },
 		},
 		{
+			"a timeout without ClientIP",
+			`{"metadata":{"namespace":"a"},"spec":{"sessionAffinityConfig":{"clientIP":{"timeoutSeconds":86401}}}}`,
+			`{"metadata":{"namespace":"a"},"spec":{"type":"ClusterIP","sessionAffinity":"None","internalTrafficPolicy":"Cluster"}}`,
+			func() Object { return &Service{} },
+		},
+		{
 			"LoadBalancer with an address from elsewhere",
 			`{"metadata":{"namespace":"a"},"spec":{"type":"LoadBalancer"},"status":{"loadBalancer":{"ingress":[{"ip":"192.0.2.7"},{"hostname":"lb.example.com"},{"ip":"192.0.2.8","ipMode":"Proxy"}]}}}`,
 			`{"metadata":{"namespace":"a"},"spec":{"type":"LoadBalancer","sessionAffinity":"None","internalTrafficPolicy":"Cluster",

@@ -141,17 +141,14 @@ func checkSamePorts(ports []ServicePort) Errors {
 }
 
 func checkSessionAffinity(s *Service) Errors {
-	p, configPath := specPath.child("sessionAffinity"), specPath.child("sessionAffinityConfig")
-	switch config := s.Spec.SessionAffinityConfig; s.Spec.SessionAffinity {
+	p := specPath.child("sessionAffinity")
+	switch s.Spec.SessionAffinity {
 	case "":
 		return required(p, "")
 	case AffinityNone:
-		if config != nil {
-			return forbidden(configPath, "must not be set when session affinity is None")
-		}
 		return nil
 	case AffinityClientIP:
-		return checkClientIPConfig(configPath, config)
+		return checkClientIPConfig(specPath.child("sessionAffinityConfig"), s.Spec.SessionAffinityConfig)
 	}
 	return notSupported(p, s.Spec.SessionAffinity, []string{AffinityClientIP, AffinityNone})
 }

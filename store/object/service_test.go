@@ -229,10 +229,8 @@ func TestValidateSessionAffinity(t *testing.T) {
 			"spec.sessionAffinityConfig.clientIP.timeoutSeconds: Invalid value: 0: must be greater than 0 and less than 86400"}},
 		{"more than a day", timeout(86401), []string{
 			"spec.sessionAffinityConfig.clientIP.timeoutSeconds: Invalid value: 86401: must be greater than 0 and less than 86400"}},
-		{"a timeout with None", func(s *Service) { timeout(5)(s); s.Spec.SessionAffinity = AffinityNone }, []string{
-			"spec.sessionAffinityConfig: Forbidden: must not be set when session affinity is None"}},
-		{"a timeout and no affinity", func(s *Service) { timeout(5)(s); s.Spec.SessionAffinity = "" }, []string{
-			"spec.sessionAffinityConfig: Forbidden: must not be set when session affinity is None"}},
+		{"a timeout with None", func(s *Service) { timeout(86401)(s); s.Spec.SessionAffinity = AffinityNone }, nil},
+		{"a timeout and no affinity", func(s *Service) { timeout(86401)(s); s.Spec.SessionAffinity = "" }, nil},
 	})
 	for _, tc := range []struct {
 		config *SessionAffinityConfig

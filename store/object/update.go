@@ -116,11 +116,6 @@ func dropUnused(svc, old *Service) {
 	if !svc.ExternallyAccessible() && old.ExternallyAccessible() && spec.ExternalTrafficPolicy == before.ExternalTrafficPolicy {
 		spec.ExternalTrafficPolicy = ""
 	}
-	// A patch with sessionAffinity None alone leaves the old timeout.
-	if spec.SessionAffinity == AffinityNone && before.SessionAffinity == AffinityClientIP &&
-		samePointee(Deref(Deref(spec.SessionAffinityConfig).ClientIP).TimeoutSeconds, Deref(Deref(before.SessionAffinityConfig).ClientIP).TimeoutSeconds) {
-		spec.SessionAffinityConfig = nil
-	}
 	if spec.Type != TypeLoadBalancer {
 		svc.Status.LoadBalancer = LoadBalancerStatus{}
 	}
@@ -264,7 +259,10 @@ func (svc *Service) setDefaults() {
 		}
 	}
 	spec.SessionAffinity = cmp.Or(spec.SessionAffinity, AffinityNone)
-	if spec.SessionAffinity == AffinityClientIP {
+	switch spec.SessionAffinity {
+	case AffinityNone:
+		spec.SessionAffinityConfig = nil // as a patch with sessionAffinity None alone leaves it
+	case AffinityClientIP:
 		setDefault(&spec.SessionAffinityConfig, SessionAffinityConfig{})
 		setDefault(&spec.SessionAffinityConfig.ClientIP, ClientIPConfig{})
 		setDefault(&spec.SessionAffinityConfig.ClientIP.TimeoutSeconds, defaultAffinitySeconds)
