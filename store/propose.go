@@ -321,6 +321,9 @@ func (c *change) proposeFrom(s *Store, document object.Object) {
 		c.note(c.owner.File, "spec.clusterIP", ReasonUnusual, "the file does not have `clusterIP: None` any more, and the Service stays headless all the same, "+
 			"as a cluster IP does not change: write it again, or for a Service with a cluster IP "+recreate(c.ref), true)
 	}
+	if svc, is := document.(*object.Service); is && svc.Spec.SessionAffinityConfig != nil && next.(*object.Service).Spec.SessionAffinityConfig == nil {
+		c.note(c.owner.File, "spec.sessionAffinityConfig", ReasonUnusual, "it is dropped, as in Kubernetes: it has no effect without `sessionAffinity: ClientIP`", true)
+	}
 	c.addWarnings(next)
 }
 

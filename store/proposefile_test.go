@@ -1,6 +1,7 @@
 package store
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 )
@@ -49,6 +50,17 @@ func TestClusterIPsOfFilesThatChange(t *testing.T) {
 			}
 		})
 	}
+}
+
+// Kubernetes drops a field of its own accord; whoever wrote it in a file reads that.
+func TestAffinityConfigOfAFileWithoutAffinity(t *testing.T) {
+	const text = "web {clusterIP: 172.30.0.6, sessionAffinity: %s, sessionAffinityConfig: {clientIP: {timeoutSeconds: 10}}}"
+	b := newBox(t)
+	b.apply("a.yaml", fmt.Sprintf(text, "None"))
+	b.wantProblems("warning: Service default/web: spec.sessionAffinityConfig: it is dropped")
+	b.restart()
+	b.apply("a.yaml", fmt.Sprintf(text, "ClientIP"))
+	b.wantProblems()
 }
 
 // A client gets Kubernetes' words.
