@@ -49,7 +49,6 @@ var refusals = []struct {
 	{"ports: [{name: -web, port: 80}]", []string{"spec.ports[0].name", "Invalid value"}},
 	{"ports: [{port: 80}]\nsessionAffinity: ClientIP\nsessionAffinityConfig: {clientIP: {timeoutSeconds: 0}}", []string{"spec.sessionAffinityConfig.clientIP.timeoutSeconds"}},
 	{"ports: [{port: 80}]\nsessionAffinity: ClientIP\nsessionAffinityConfig: {clientIP: {timeoutSeconds: 86401}}", []string{"spec.sessionAffinityConfig.clientIP.timeoutSeconds"}},
-	{"ports: [{port: 80}]\nsessionAffinity: None\nsessionAffinityConfig: {clientIP: {timeoutSeconds: 10}}", []string{"spec.sessionAffinityConfig", "Forbidden"}},
 	{"ports: [{port: 80}]\nexternalTrafficPolicy: Local", []string{"spec.externalTrafficPolicy"}},
 	{"ports: [{port: 80}]\ntype: NodePort\nclusterIP: None", []string{"spec.clusterIPs[0]", "may not be set to 'None'"}},
 	{"ports: [{port: 80}]\ntype: LoadBalancer\nclusterIP: None", []string{"spec.clusterIPs[0]", "may not be set to 'None'"}},
@@ -84,6 +83,7 @@ func Test133_refused_services(t *testing.T) {
 	}
 	b.svcctl.Manifests.Write("name.yaml", service("1abc", "ports: [{port: 80}]"))
 	b.svcctl.Manifests.Write("several.yaml", service("several", "ports: [{port: 0, protocol: ICMP}]\nsessionAffinity: Never"))
+	b.svcctl.Manifests.Write("dropped.yaml", service("dropped", "ports: [{port: 80}]\nsessionAffinityConfig: {clientIP: {timeoutSeconds: 10}}"))
 	b.svcctl.Start()
 	problems := b.status().Problems
 	about := func(object string) []problem {
@@ -107,6 +107,7 @@ func Test133_refused_services(t *testing.T) {
 	for _, field := range []string{"spec.ports[0].port", "spec.ports[0].protocol", "spec.sessionAffinity"} {
 		wantProblem(t, "several errors at once", about("Service default/several"), field)
 	}
+	wantProblem(t, "a field without effect", about("Service default/dropped"), "spec.sessionAffinityConfig", "it is dropped")
 	for _, f := range families { // nothing of it disturbs the others
 		b.reaches(t, b.IN, "tcp", f.at(f.vip(41), 80), plain, f.on(80, b.L1)...)
 	}
