@@ -51,10 +51,10 @@ func (c *Compiler) Settle() { c.settle = true }
 func (c *Compiler) Unsettled() bool { return len(c.unsettled) > 0 }
 
 // waits reports whether an element of the frontend may have the verdict `continue`: all clients pick from the same few endpoints with equal
-// probability, and their packets get to the chain `vip`.
+// probability, or are refused as there is none, and their packets get to the chain `vip`.
 func (p *compiledPort) waits(fe *Frontend) bool {
 	n := len(p.slots[PoolCluster])
-	return fe.wholeAddress() && !fe.asksClient() && fe.Internal.Pool == PoolCluster && 1 <= n && n <= preparedPicks && p.tables[PoolCluster] == nil &&
+	return fe.wholeAddress() && !fe.asksClient() && fe.Internal.Pool == PoolCluster && (n > 0 || fe.Internal.Fallback != Blackhole) && n <= preparedPicks && p.tables[PoolCluster] == nil &&
 		p.Balance != DestinationHash && p.Affinity == 0 && p.Idle == 0 && !p.Limits.Any() && !fe.IsRange()
 }
 
@@ -73,7 +73,7 @@ func (c *Compiler) stageAfter(prev []*compiledPort, p *compiledPort) stage {
 	case plain && (was == waiting || c.tables[p.Family].unsettles &&
 		(at < 0 || len(prev[at].slots[PoolCluster]) != len(p.slots[PoolCluster]) || !reflect.DeepEqual(prev[at].Frontends, p.Frontends))):
 		return waiting
-	case was != settled && len(p.slots[PoolCluster]) > 0:
+	case was != settled:
 		return leaving
 	}
 	return settled
@@ -125,7 +125,9 @@ func (p *compiledPort) addUnsettled(f *fragment, fe *Frontend, key Key, verdict 
 	if p.stage == leaving || !p.waits(fe) {
 		return verdict
 	}
-	f.elements = append(f.elements, placed{setUnsettled, f.keep(key.Slot(uint32(len(p.slots[PoolCluster])))), ""})
+	if n := len(p.slots[PoolCluster]); n > 0 { // without endpoints the chain pick-1 refuses
+		f.elements = append(f.elements, placed{setUnsettled, f.keep(key.Slot(uint32(n))), ""})
+	}
 	return verdictContinue
 }
 

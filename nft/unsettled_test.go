@@ -52,13 +52,17 @@ func verdictsOf(b Batch) (all []string) {
 	return all
 }
 
-// reaches has the endpoints that packets to the i-th Service get to, sorted; it fails if any packet is refused.
+// reaches has the endpoints that packets to the i-th Service get to, and "refused" if there are such that are, sorted.
 func reaches(t *testing.T, rs Ruleset, i int) (all []string) {
 	t.Helper()
 	host := sim.Host{Ruleset: rs, Network: network{local: netip.MustParseAddr("192.0.2.1"), oif: 3, masquerade: netip.MustParseAddr("192.0.2.1")}}
 	for _, r := range host.Outcomes(sim.Packet{
 		Saddr: netip.MustParseAddr("203.0.113.2"), Daddr: netip.AddrFrom4([4]byte{10, 96, 0, byte(10 + i)}), Proto: TCP, Sport: 40000, Dport: 80, Iif: 2,
 	}) {
+		if r.Kind == sim.Rejected {
+			all = append(all, "refused")
+			continue
+		}
 		if r.Kind != sim.Delivered || !netip.MustParsePrefix("10.1.0.0/16").Contains(r.Dst.Addr()) {
 			t.Errorf("a packet to Service %d is %v", i, r)
 		}
@@ -77,7 +81,7 @@ func Test1139_changed_frontends_settle_later(t *testing.T) {
 	if c.Unsettled() {
 		t.Error("the first State is not settled")
 	}
-	for step, change := range []struct{ service, endpoints int }{{2, 1}, {0, 4}, {0, 8}, {1, 1}, {3, 2}} {
+	for step, change := range []struct{ service, endpoints int }{{2, 1}, {0, 4}, {0, 8}, {1, 1}, {3, 0}, {3, 2}, {4, 0}, {2, 0}} {
 		ports := plainPorts(change.service, change.endpoints)
 		state.Services[plainName(change.service)] = ports
 		tr := c.Update(nil, map[string][]ServicePort{plainName(change.service): ports})
@@ -101,7 +105,7 @@ func Test1139_changed_frontends_settle_later(t *testing.T) {
 				t.Errorf("the second settlement adds %v", added)
 			}
 		}
-		for i := range 4 {
+		for i := range 5 {
 			if got, want := reaches(t, c.Ruleset(), i), reaches(t, fresh, i); !slices.Equal(got, want) {
 				t.Errorf("%s: packets to Service %d reach %v, want %v", phase, i, got, want)
 			}
@@ -162,7 +166,9 @@ func Test1140_packets_between_lookups_of_settling_frontends(t *testing.T) {
 	limited[0].Frontends[0].Sources = []netip.Prefix{netip.MustParsePrefix("203.0.113.0/24")}
 	for step, ports := range [][]ServicePort{
 		plainPorts(0, 4), plainPorts(0, 1), plainPorts(0, 8), nil, plainPorts(0, 2), limited, nil, nil, plainPorts(0, 3), weighted, nil, nil, plainPorts(0, 5), plainPorts(0, 12), plainPorts(0, 5),
+		plainPorts(0, 0), plainPorts(0, 2), plainPorts(0, 0), nil, nil, plainPorts(0, 0), plainPorts(0, 3), nil, nil, plainPorts(0, 0),
 	} {
+		none := len(reaches(t, before, 0)) == 1 && reaches(t, before, 0)[0] == "refused"
 		if ports != nil {
 			c.Update(nil, map[string][]ServicePort{plainName(0): ports})
 		} else {
@@ -181,8 +187,9 @@ func Test1140_packets_between_lookups_of_settling_frontends(t *testing.T) {
 					}
 				}
 			}
-			if len(reaches(t, Ruleset{IPv4: &mixed}, 0)) == 0 {
-				t.Errorf("step %d: no packet arrives", step)
+			none = none || len(ports) > 0 && len(ports[0].Pools[PoolCluster]) == 0
+			if got := reaches(t, Ruleset{IPv4: &mixed}, 0); len(got) == 0 || slices.Contains(got, "refused") && !none {
+				t.Errorf("step %d: packets reach %v", step, got)
 			}
 		}
 		before = after
