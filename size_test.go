@@ -17,7 +17,7 @@ import (
 // The limits of this file only fall: lower one in the change that falls below it. A change that would exceed one removes as much as it
 // adds, elsewhere if need be.
 const (
-	maxCoreLines     = 112_221
+	maxCoreLines     = 112_193
 	maxPureFunctions = 0
 )
 
@@ -27,11 +27,11 @@ var rooms = []struct {
 	most    int
 	pattern *regexp.Regexp
 }{
-	{"the Gateway API", 3_160, regexp.MustCompile(`^(appliance/gateway/|appliance/control/gateway\.go|store/object/(gateway|route|rules)\.go|(api/diagnose|cmd/svcctl/look)/gateway\.go)`)},
+	{"the Gateway API", 3_151, regexp.MustCompile(`^(appliance/gateway/|appliance/control/gateway\.go|store/object/(gateway|route|rules)\.go|(api/diagnose|cmd/svcctl/look)/gateway\.go)`)},
 	{"endpoints from providers", 4_204, regexp.MustCompile(`^(appliance/(discover|brake)/|appliance/parts/discovered\.go|store/annotation/from\.go|cmd/svcctl/box/discover\.go)`)},
 	{"the fast path", 651, regexp.MustCompile(`/(fastpath|flowtable)\.go$`)},
 	{"dashboard, top and their history", 4_927, regexp.MustCompile(`^(api/dashboard/|cmd/svcctl/top/|appliance/(history|traffic)/)`)},
-	{"egress", 1_166, regexp.MustCompile(`/egress\.go$`)},
+	{"egress", 1_160, regexp.MustCompile(`/egress\.go$`)},
 }
 
 // dialect has how often words of the project's own language may stand in comments of product code; see CONTRIBUTING.md.
