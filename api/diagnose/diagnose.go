@@ -492,13 +492,7 @@ func (d *diagnosis) asksNodePort() bool {
 	if !q.Address.IsValid() {
 		return q.Port != 0
 	}
-	return !slices.Contains(Addresses(d.Service), q.Address)
-}
-
-// Addresses returns all addresses that a Service answers on: cluster IPs, external IPs, load
-// balancer IPs.
-func Addresses(svc *object.Service) []netip.Addr {
-	return object.Addrs(slices.Concat(svc.Spec.ClusterIPs, svc.Spec.ExternalIPs, svc.IngressIPs()))
+	return !slices.Contains(d.Service.VIPs(), q.Address)
 }
 
 // count formats a number with a noun: "1 problem", "2 problems".

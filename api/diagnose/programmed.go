@@ -201,12 +201,11 @@ func (d *diagnosis) frontends() (list []string) {
 
 // addresses returns the addresses of the Service that the kernel serves. Load balancer IPs with ipMode Proxy are left out.
 func (d *diagnosis) addresses() []netip.Addr {
-	addrs := Addresses(d.Service)
+	addrs := d.Service.VIPs()
 	for _, in := range d.Service.Status.LoadBalancer.Ingress {
-		if in.IPMode == nil || *in.IPMode == "VIP" {
-			continue
+		if in.IPMode != nil && *in.IPMode != "VIP" {
+			addrs = slices.DeleteFunc(addrs, func(a netip.Addr) bool { return a.String() == in.IP })
 		}
-		addrs = slices.DeleteFunc(addrs, func(a netip.Addr) bool { return a.String() == in.IP })
 	}
 	return addrs
 }

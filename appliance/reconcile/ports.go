@@ -485,7 +485,7 @@ func addAsked(vips map[netip.Addr]bool, objects *store.Store) {
 		if svc == nil { // removed meanwhile
 			return
 		}
-		for _, addr := range object.Addrs(slices.Concat(svc.Spec.ClusterIPs, svc.Spec.ExternalIPs, svc.IngressIPs())) {
+		for _, addr := range svc.VIPs() {
 			vips[addr] = true
 		}
 	}

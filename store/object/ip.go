@@ -3,6 +3,7 @@ package object
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 )
 
@@ -46,6 +47,11 @@ func (s *Service) IngressIPs() []string {
 		}
 	}
 	return ips
+}
+
+// VIPs returns the addresses that a Service answers on: its cluster IPs, external IPs and load balancer IPs.
+func (s *Service) VIPs() []netip.Addr {
+	return Addrs(slices.Concat(s.Spec.ClusterIPs, s.Spec.ExternalIPs, s.IngressIPs()))
 }
 
 // parseLegacyIP parses an address as Kubernetes did before StrictIPCIDRValidation
